@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
-from operator import is_
+from operator import attrgetter, is_, itemgetter
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
+from weakref import ref
 
 from functx.autograd.variable import Variable
 from functx.core.typing import Function
@@ -45,15 +46,25 @@ class Hop(NamedTuple):
     parent: int
     keys: tuple[Any, ...]
 
+    @property
+    def read_keys(self) -> Callable[[Any], Sequence[object]]:
+        """Reads all of them; in C where that is possible."""
+        if len(self.keys) > 1 and self.read is read_items:
+            return itemgetter(*self.keys)
+        if len(self.keys) > 1 and self.read is read_attributes:
+            return attrgetter(*self.keys)
+        return partial(self.read, self.keys)
+
 
 class VariablePlaces(NamedTuple):
     """The places of the Variables of a step.
 
-    The function itself is place 0, and hops read the next ones. The Variables at the places `variables` have
+    The function itself is place 0, and `hops`, pairs of a function and the place that it is called with, read the
+    next ones. The Variables at the places `variables` have
     the numbers `numbers` in the step; `lengths` pairs places of lists and dictionaries with their lengths.
     """
 
-    hops: list[Hop]
+    hops: list[tuple[Callable[[Any], Sequence[object]], int]]
     variables: list[int]
     numbers: list[int]
     lengths: list[tuple[int, int]]
@@ -62,8 +73,8 @@ class VariablePlaces(NamedTuple):
         """Whether `fun` still reads the Variables that were `found` at the same places."""
         objects: list[Any] = [fun]
         try:
-            for read, parent, keys in self.hops:
-                objects += read(keys, objects[parent])
+            for read, parent in self.hops:
+                objects += read(objects[parent])
             for place, length in self.lengths:
                 if len(objects[place]) != length:
                     return False
@@ -115,10 +126,9 @@ class PlaceSearch:
         hops = [self.hops[place - 1] for place in renumbered if place]
         # All parts that one object leads to follow each other.
         groups = groupby(hops, lambda hop: (hop.read, renumbered[hop.parent]))
+        joined = [Hop(*key, tuple([k for hop in group for k in hop.keys])) for key, group in groups]
         return VariablePlaces(
-            hops=[
-                Hop(*key, tuple([k for hop in group for k in hop.keys])) for key, group in groups
-            ],
+            hops=[(hop.read_keys, hop.parent) for hop in joined],
             variables=[renumbered[p] for p in ends],
             numbers=[numbers[id(self.objects[p])] for p in ends],
             lengths=[(renumbered[p], self.lengths[p]) for p in sorted(used & {*self.lengths})],
@@ -143,6 +153,9 @@ def parts(x: Any) -> Iterator[tuple[Reader, Any, object]]:
         yield from [(read_items, i, part) for i, part in enumerate(x)]
     elif isinstance(x, dict):
         yield from [(read_items_of_dict, k, part) for k, part in x.items() if type(k) in _KEY_TYPES]
+        for k, part in x.items():
+            if isinstance(k, (Variable, type)):
+                yield read_items_by_reference, ref(k), part
     elif isinstance(x, FunctionType):
         yield from parts_of_function(x)
     elif type(x) in _WRAPPERS:
@@ -174,16 +187,21 @@ def parts_of_function(fun: FunctionType) -> Iterator[tuple[Reader, Any, object]]
 
 def parts_of_object(x: Any) -> Iterator[tuple[Reader, Any, object]]:
     """The attributes of an object of a user's class, and its class; of a class, those and its bases."""
-    yield from [
-        (read_own_attributes, name, part) for name, part in getattr(x, "__dict__", {}).items()
-    ]
+    own = getattr(x, "__dict__", {})
     if isinstance(x, type):
+        yield from [(read_own_attributes, name, part) for name, part in own.items()]
         yield from attributes_of(x, "__bases__")
         return
-    yield from attributes_of(x, "__class__")
+    for name, part in own.items():
+        is_plain = not hasattr(getattr(type(x), name, None), "__set__")
+        yield read_attributes if is_plain else read_own_attributes, name, part
     for cls in type(x).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         yield from attributes_of(x, *([slots] if isinstance(slots, str) else slots))
+        # The object may get attributes of these names.
+        names = [name for name, part in vars(cls).items() if not hasattr(part, "__get__")]
+        yield from attributes_of(x, *[name for name in names if name not in own])
+    yield from attributes_of(x, "__class__")
 
 
 def attributes_of(x: object, *names: str) -> Iterator[tuple[Reader, Any, object]]:
@@ -199,6 +217,11 @@ def read_items(keys: Sequence[Any], x: Any) -> list[object]:
 def read_items_of_dict(keys: Sequence[Any], x: dict[Any, Any]) -> list[object]:
     """Items of a dictionary, None where there is none; `x[key]` would make one in a defaultdict."""
     return [x.get(k) for k in keys]
+
+
+def read_items_by_reference(keys: Sequence[ref[Any]], x: dict[Any, Any]) -> list[object]:
+    """As `read_items_of_dict`, for keys that are not kept alive."""
+    return [x.get(k()) for k in keys]
 
 
 def read_attributes(names: Sequence[str], x: object) -> list[object]:

@@ -1038,6 +1038,27 @@ def step_on_a_variable_of_an_enclosing_function(params, model, slotted):
     return step, change
 
 
+def step_on_state_by_variable(params, model, slotted):
+    state = {params[0]: params[1]}
+
+    def change():
+        state[params[0]] = model.params[1]
+
+    return lambda x: (state[params[0]] * x).sum().backward(), change
+
+
+def step_on_an_attribute_of_a_class(params, model, slotted):
+    class Shared:
+        w = params[0]
+
+    shared = Shared()
+
+    def change():
+        shared.w = params[1]
+
+    return lambda x: (shared.w * x).sum().backward(), change
+
+
 class BoundStep(Model):
     def step(self, x):
         self.loss(x).backward()
@@ -1061,6 +1082,8 @@ def step_that_is_a_bound_method(params, model, slotted):
         step_on_slots,
         step_on_a_global,
         step_on_a_variable_of_an_enclosing_function,
+        step_on_state_by_variable,
+        step_on_an_attribute_of_a_class,
         step_that_is_a_bound_method,
     ],
 )
