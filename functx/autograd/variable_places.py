@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import count, groupby, islice, repeat
 from operator import attrgetter, is_, itemgetter
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
@@ -21,6 +22,8 @@ Reader: TypeAlias = Callable[[Sequence[Any], Any], list[object]]
 
 _SEARCH_LIMIT = 100_000
 """How many objects are looked at."""
+_PART_LIMIT = 10_000
+"""How many parts of one object are looked at: others are data."""
 _DEPTH_LIMIT = 24
 """How many names, attributes and items lead to a Variable; to read one of a closure takes three."""
 _KEY_TYPES = frozenset({str, int, bool, bytes, float, type(None)})
@@ -78,7 +81,8 @@ class VariablePlaces(NamedTuple):
             for place, length in self.lengths:
                 if len(objects[place]) != length:
                     return False
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except Exception:
+            # Attributes of a user's object may run code, and raise anything.
             return False
         variables = map(objects.__getitem__, self.variables)
         return all(map(is_, variables, map(found.__getitem__, self.numbers)))
@@ -100,18 +104,20 @@ class PlaceSearch:
             place = pending.popleft()
             if isinstance(self.objects[place], (list, dict)):
                 self.lengths[place] = len(self.objects[place])
-            for read, key, x in parts(self.objects[place]):
-                is_variable = isinstance(x, Variable)
-                if is_variable or (id(x) not in seen and not is_atom(x)):
-                    seen.add(id(x))
-                    number = len(self.objects)
-                    self.objects.append(x)
-                    self.hops.append(Hop(read, place, (key,)))
-                    depths.append(depths[place] + 1)
-                    if is_variable:
-                        self.variables.append(number)
-                    elif depths[number] < _DEPTH_LIMIT:
-                        pending.append(number)
+            # Attributes of a user's object may run code, and raise anything.
+            with suppress(Exception):
+                for read, key, x in islice(parts(self.objects[place]), _PART_LIMIT):
+                    is_variable = isinstance(x, Variable)
+                    if is_variable or (id(x) not in seen and not is_atom(x)):
+                        seen.add(id(x))
+                        number = len(self.objects)
+                        self.objects.append(x)
+                        self.hops.append(Hop(read, place, (key,)))
+                        depths.append(depths[place] + 1)
+                        if is_variable:
+                            self.variables.append(number)
+                        elif depths[number] < _DEPTH_LIMIT:
+                            pending.append(number)
 
     def places_of(self, variables: Sequence[Variable]) -> VariablePlaces:
         """The places of these Variables."""
@@ -150,11 +156,12 @@ def is_of_package(value: object) -> bool:
 def parts(x: Any) -> Iterator[tuple[Reader, Any, object]]:
     """What an object leads to, and how."""
     if isinstance(x, (list, tuple, deque)):
-        yield from [(read_items, i, part) for i, part in enumerate(x)]
+        yield from zip(repeat(read_items), count(), x, strict=False)
     elif isinstance(x, dict):
-        yield from [(read_items_of_dict, k, part) for k, part in x.items() if type(k) in _KEY_TYPES]
         for k, part in x.items():
-            if isinstance(k, (Variable, type)):
+            if type(k) in _KEY_TYPES:
+                yield read_items_of_dict, k, part
+            elif isinstance(k, (Variable, type)):
                 yield read_items_by_reference, ref(k), part
     elif isinstance(x, FunctionType):
         yield from parts_of_function(x)

@@ -1106,6 +1106,27 @@ def test_a_step_uses_the_variables_that_are_where_it_reads_them_now(build):
     assert run_with(functx.jit) == run_with(lambda step: step)
 
 
+def test_a_step_may_read_objects_whose_attributes_raise_and_large_data():
+    class Raising:
+        __slots__ = ("__dict__", "broken")
+
+        def __getattribute__(self, name):
+            if name == "broken":
+                raise RuntimeError("a mistake")
+            return object.__getattribute__(self, name)
+
+    owner, data, w = Raising(), list(range(100_000)), leaf(1.0, 2.0)
+    owner.w = w
+
+    @functx.jit
+    def step(x):
+        (owner.w * x * data[1]).sum().backward()
+
+    for _ in range(2):
+        step(X[:2])
+    assert w.grad.tolist() == [2.0, -4.0]
+
+
 def test_a_step_is_traced_once_while_its_variables_stay_where_they_are():
     models = {"one": [Model(leaf(1.0, 2.0), leaf(3.0, 4.0))]}
     traces = []
