@@ -32,9 +32,10 @@ class enable(ModeContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which backward walks run as captured programs.
 
     `compiler_fn(program)` gets each captured program, a `CapturedProgram`, and returns a function of the
-    lists of its groups; the default is `compile_stages`, which waits until a walk is met again. With
-    `dynamic`, walks that differ in sizes alone count as one capture from the start, else from the second
-    size on. It holds for walks of this thread and context, also of values that were computed outside.
+    lists of its groups, such as `compile_stages(program)`. Without it, a walk is compiled when its
+    structure and sizes come back; until then it runs node by node. With `dynamic`, walks that differ in
+    sizes alone count as one capture from the start, else from the second size on. It holds for walks that
+    begin in this context (`contextvars`), wherever their values were computed.
 
     Walks under `detect_anomaly` and for batches of gradients (`is_grads_batched`) are not captured.
 

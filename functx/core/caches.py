@@ -151,7 +151,8 @@ def cache_info() -> CacheTable:
     programs of jitted functions that are called inside a trace, and "from_jax" translated functions
     of JAX. "splits" holds the splits of operations on Variables, "recorded operations", "recorded
     programs" and "recorded methods" the programs that recordings call, "recordings" compiled
-    recordings, and "seen recordings" the keys of those that ran once, uncompiled. "primitives" and
+    recordings, and "seen recordings" the keys of those that ran once, uncompiled. "captured walks" holds
+    compiled walks, and "structures of walks" their forms without sizes. "primitives" and
     "details" each sum many small tables. JAX counts the executables of jitted functions that are
     called outside a trace.
 

@@ -518,7 +518,8 @@ class AutogradInTransformError(AutogradError, AttributeError):
 
 
 class CapturedWalkError(AutogradError):
-    """The program of a captured walk is used in a way that does not run its hooks and accumulations.
+    """A captured walk was compiled as a whole, called with other lists than it was given, changed by a
+    hook, or reset while it runs.
 
     Smallest failing code: `functx.compiled_autograd.reset()` in a hook of a compiled walk.
     Cure: call the compiled program with the five lists that it is given, or run the walk under

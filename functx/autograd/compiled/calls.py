@@ -176,7 +176,7 @@ class CallAccumulate(WalkCall):
 
 
 class CallUnpack(WalkCall):
-    """Loads value number `number`, which hooks of saved values have packed."""
+    """Loads value number `number`, which saved-tensor hooks have packed."""
 
     kind = "unpack"
     calls_user = True

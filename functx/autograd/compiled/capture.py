@@ -337,7 +337,8 @@ class CapturingWalk(Walk):
         """The gradients that hooks return in place of `results`, which are among the operands."""
         layouts = [layout_of(gradients) for gradients in operands]
         values = [x for gradients in operands for x in values_of(gradients)]
-        types = [x.aval for x in values_of(results)]
+        # Those of the operands, unless there are others.
+        types = [] if len(operands) == 1 else [x.aval for x in values_of(results)]
         equation = call(self.position[node], layouts, layout_of(results))
         outs = self.call(CallHook, equation, values, types, kind=kind)
         return gradients_of(layout_of(results), iter(outs))

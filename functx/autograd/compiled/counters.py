@@ -11,8 +11,9 @@ class Counts:
     """The counts of one compiler, or of all.
 
     `captures` counts new structures of walks, and structures whose sizes have become dynamic; `compiles`
-    counts programs that were compiled, one for each set of sizes. A walk is a hit if its program was
-    there, else a miss. `stages` counts the parts that the default compiler has cut programs into.
+    counts the programs, one for each set of sizes, that were cut into stages or given to a compiler
+    function. A captured walk is a hit if its program was there, else a miss. `stages` counts the parts
+    that programs were cut into by the default alone.
     """
 
     fields = "captures", "compiles", "hits", "misses", "stages"

@@ -37,8 +37,9 @@ class Groups(NamedTuple):
     """The groups of inputs of a captured walk, each a list in a call of its compiled form.
 
     `inputs` are the names of the arrays: gradients of roots, saved values and `.grad` of leaves. `sizes`
-    are the sizes that may differ from walk to walk, `scalars` the names of numbers. `hooks` says for each
-    call of Python what it calls, and `packed` numbers the values that hooks of saved values have packed.
+    are all sizes of a walk whose sizes are dynamic, for information: no equation reads them, and each set
+    of sizes has a program of its own. `scalars` are the names of numbers. `hooks` says for each call of
+    Python what it calls, and `packed` numbers the values that saved-tensor hooks have packed.
     """
 
     inputs: tuple[str, ...]
@@ -88,7 +89,7 @@ class CapturedProgram(Program):
 
 
 def compile_stages(program: Program) -> Callable[..., list[Any]]:
-    """The default compiler: a function that runs a captured walk, cut at its hooks into stages.
+    """A function that runs a captured walk, cut at its calls of Python into stages.
 
     It takes the lists `(inputs, sizes, scalars, hooks, packed)`, empties the first, and returns the
     gradients that were asked for. Stages are recorded: a stage is compiled together with what is

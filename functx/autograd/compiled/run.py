@@ -32,7 +32,7 @@ Freed = list[tuple[int, Any, Any]]
 
 
 class WalkRun:
-    """One run of a captured walk: its nodes, and the values that saved-value hooks packed, by number."""
+    """One run of a captured walk: its nodes, and the values that saved-tensor hooks packed, by number."""
 
     def __init__(self, walk: Walk, graph: WalkGraph, capture: Capture):
         self.walk, self.nodes, self.capture = walk, graph.nodes, capture
@@ -165,7 +165,7 @@ class HookOfList:
         except LeaveProgram:
             raise CapturedWalkError(
                 "compiled_autograd: with a compiler function, hooks and rules must give gradients and None "
-                "for the same values in each walk, and add no hooks to nodes that the walk goes on to; "
+                "for the same values in each walk, and register no hooks on nodes that the walk has not visited; "
                 f"got a change by the {self.call.describe(self.run.nodes)}",
                 fix="Use the default compiler, or functx.compiled_autograd.disable() around the walk.",
             ) from None

@@ -1,4 +1,4 @@
-"""The default compiler: a captured walk is cut at its calls of Python into stages."""
+"""Stages: the parts of a captured walk between two calls of Python, each one operation."""
 
 from __future__ import annotations
 
