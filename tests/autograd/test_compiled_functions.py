@@ -10,7 +10,7 @@ from numpy.random import normal
 from functx import compiled_autograd
 from functx import numpy as np
 from functx.autograd import Function, Variable, once_differentiable, saved_tensors_hooks
-from functx.compiled_autograd import counters, enable
+from functx.compiled_autograd import compile_stages, counters, enable
 
 SCALE = 2.0
 CALLS: list[float] = []
@@ -403,3 +403,22 @@ def test_numbers_that_a_rule_draws_are_new_in_each_walk():
             Draws.apply(x).sum().backward()
             found.add(float(x.grad[0]))
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("running", [enable, lambda: enable(compile_stages)])
+def test_a_hook_may_walk_through_nodes_that_the_walk_has_still_to_visit(running):
+    def walk():
+        x = numbers(2)
+        y = x * x
+        z, inner = np.sin(y), y.sum()
+        z.register_hook(lambda _: inner.backward(retain_graph=True))
+        z.sum().backward()
+        with pytest.raises(RuntimeError, match="freed"):
+            y.sum().backward()
+        return x.grad.tolist()
+
+    with compiled_autograd.disable():
+        plain = walk()
+    with running():
+        for _ in range(4):
+            onp.testing.assert_allclose(walk(), plain, rtol=1e-6)

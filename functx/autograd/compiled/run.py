@@ -27,15 +27,13 @@ from functx.core.errors import CapturedWalkError, WalkResultError, type_name
 from functx.core.program import Literal
 from functx.core.types import ShapedArray
 
-Freed = list[tuple[int, Any, Any]]
-"""Positions of nodes, with the values and the operands that they had saved."""
-
 
 class WalkRun:
     """One run of a captured walk: its nodes, and the values that saved-tensor hooks packed, by number."""
 
     def __init__(self, walk: Walk, graph: WalkGraph, capture: Capture):
         self.walk, self.nodes, self.capture = walk, graph.nodes, capture
+        self.freed = 0
         self.hooks, self.registrations = graph.hooks, registrations.last
         values = graph.values
         self.packed = {
@@ -64,28 +62,24 @@ class WalkRun:
         position = bisect_right(firsts, number) - 1
         return x if position < 0 else self.walk.unpack(self.nodes[position], x)  # type: ignore[arg-type]
 
-    def free(self) -> Freed:
-        """Frees what the nodes saved, unless the graph is kept; returns it."""
-        freed: Freed = []
-        if not self.walk.retain_graph:
-            for position in self.capture.freed:
-                node: Any = self.nodes[position]
-                if node.saved:
-                    freed.append((position, node.saved, node.operands))
-                    node.saved = node.operands = None
-        return freed
+    def free_before(self, position: int | None) -> None:
+        """Frees what the nodes before a position saved, or all, unless the graph is kept."""
+        freed = self.capture.freed
+        while self.freed < len(freed) and (position is None or freed[self.freed] < position):
+            node: Any = self.nodes[freed[self.freed]]
+            if node.saved and not self.walk.retain_graph:
+                node.saved = node.operands = None
+            self.freed += 1
 
     def run_stages(self, graph: WalkGraph, stages: Stages) -> None:
         """Runs the walk in stages."""
         env = self.inputs(graph)
-        freed = self.free()
         if not stages.calls_users:
-            freed = []
+            self.free_before(None)
         walk, calls = self.walk, self.capture.calls
         for step in stages.steps:
             if type(step) is Stage:
-                operands = values_of(step.operands, env)
-                outs: Sequence[Any] = walk.apply(step.operation, operands)
+                outs: Sequence[Any] = walk.apply(step.operation, values_of(step.operands, env))
             elif type(step) is Accumulations:
                 outs = ()
                 for number, slots in zip(step.numbers, step.operands, strict=True):
@@ -93,37 +87,36 @@ class WalkRun:
             else:
                 assert type(step) is CallStep
                 call = calls[step.number]
-                operands = values_of(step.operands, env)
-                while freed and freed[0][0] < call.position:
-                    del freed[0]
+                # A walk in a hook may go through the nodes that this one has still to visit.
+                self.free_before(call.position + call.is_after_rule)
                 try:
-                    outs = call(self, operands)
+                    outs = call(self, values_of(step.operands, env))
                 except LeaveProgram as change:
-                    self.leave(step, env, freed)
+                    self.leave(step, env)
                     change.visit_rest(walk)
                     walk.visit_pending(call.position + 1)
                     return
-                except BaseException:
-                    restore(self.nodes, freed)
-                    raise
             for n in step.last:
                 env[n] = None
             env += outs
+        self.free_before(None)
         self.finish(values_of(stages.outputs, env))
 
     def run_function(self, graph: WalkGraph, function: Callable[..., Sequence[Any]]) -> None:
         """Runs the walk by the result of a compiler function, on lists."""
         capture, groups = self.capture, self.capture.program.groups
         values = self.inputs(graph)
-        self.free()
         count = len(groups.inputs)
         inputs = [*map(array_of, values[:count])]
         scalars = [x.value if type(x) is Literal else x for x in values[count:]]
         del values
+        if not any([call.calls_user for call in capture.calls]):
+            self.free_before(None)
         hooks = [HookOfList(self, call) for call in capture.calls]
         packed = list(self.packed.values())
         outputs = function(inputs, list(groups.sizes), scalars, hooks, packed)
         inputs.clear()
+        self.free_before(None)
         arrays = check_results(outputs, capture.program.out_avals)
         self.finish([x.read() if self.walk.plain else x for x in arrays])
 
@@ -133,12 +126,9 @@ class WalkRun:
         for i, value in zip(self.capture.outputs, outputs, strict=True):
             self.walk.captured[edges[i]] = Gradient(value)
 
-    def leave(self, step: CallStep, env: Sequence[Any], freed: Freed) -> None:
+    def leave(self, step: CallStep, env: Sequence[Any]) -> None:
         """Gives the walk the gradients that nodes have by then, so that it goes on without the program."""
         walk = self.walk
-        call = self.capture.calls[step.number]
-        first = call.position + call.is_after_rule
-        restore(self.nodes, [each for each in freed if each[0] >= first])
 
         def gradients(layout: Layout, slots: Sequence[Slot]) -> list[Gradient | None]:
             return gradients_of(layout, iter(values_of(slots, env)))
@@ -158,6 +148,8 @@ class HookOfList:
 
     def __call__(self, *arrays: Any) -> list[Variable]:
         values = [self.value_of(x) for x in arrays]
+        if self.call.calls_user:
+            self.run.free_before(self.call.position + self.call.is_after_rule)
         if isinstance(self.call, CallAccumulate) and len(values) == 2:
             values.append(self.run.walk.bind(ops.Add(), values))
         try:
@@ -195,9 +187,3 @@ def check_results(outputs: Any, avals: Sequence[ShapedArray]) -> list[Variable]:
             )
         arrays.append(array)
     return arrays
-
-
-def restore(nodes: Sequence[Any], freed: Freed) -> None:
-    """Gives nodes back what they had saved."""
-    for position, saved, operands in freed:
-        nodes[position].saved, nodes[position].operands = saved, operands
