@@ -218,6 +218,8 @@ class Step:
                 return None
         if self.finds_grads and len({id(x) for x in found}) < len(found):
             return None
+        if not all([slot.is_same_view(found, found[i]) for i, slot in self.others]):
+            return None
         return found if self.places.hold(fun, found) else None
 
     def shares_memory(self, leaves: Sequence[Any], found: Sequence[Variable]) -> bool:

@@ -20,7 +20,7 @@ from functx.autograd.traced_recording import TracedRecording
 from functx.autograd.variable import Variable, make_variable
 from functx.autograd.views import ViewOf, read_again
 from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
-from functx.core.program import Atom, Program
+from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import user_source
 from functx.core.tracer import Tracer
@@ -96,7 +96,8 @@ class Slot(NamedTuple):
 
     It is the `.grad` of the Variable number `grad_of`, or else the one that `reference` refers to.
     `grad` is the number of its `.grad`, None if it had none, and -1 if the step did not read it. A
-    Variable that `keeps_history` has that of its own value, not of what it is a view of.
+    Variable that `keeps_history` has that of its own value, not of what it is a view of. `view`, whose
+    base is left out, is the view that it was of the Variable number `base`.
     """
 
     reference: ref[Variable]
@@ -109,6 +110,8 @@ class Slot(NamedTuple):
     has_history: bool
     is_inference: bool
     hooks: HookKeys
+    base: int | None
+    view: ViewOf | None
 
     @property
     def is_plain(self) -> bool:
@@ -135,6 +138,25 @@ class Slot(NamedTuple):
         ):
             return None
         return x
+
+    def is_same_view(self, found: Sequence[Variable], x: Variable) -> bool:
+        """Whether a Variable that was found is the same view of the same one among those found."""
+        if self.base is None or self.view is None:
+            return True
+        view, traced = x._view, self.view
+        return (
+            view is not None
+            and view.base is found[self.base]
+            and view.primitive is traced.primitive
+            and view.output == traced.output
+            and len(view.others) == len(traced.others)
+            and all(
+                [
+                    a is b or (type(a) is Literal and a == b)
+                    for a, b in zip(view.others, traced.others, strict=True)
+                ]
+            )
+        )
 
 
 class NewGrad(NamedTuple):
@@ -372,6 +394,8 @@ class StepTrace(TracedRecording):
             has_history=fields["_edge"] is not None,
             is_inference=counter is not None and counter.is_inference,
             hooks=state.hook_keys,
+            base=None if view is None else self.positions.get(id(view.base)),
+            view=None if view is None else view._replace(base=None),  # type: ignore[arg-type]
         )
 
     def changes(self, atom_of: Callable[[Any], Atom]) -> tuple[list[Change], list[NewGrad]]:

@@ -356,11 +356,11 @@ class StepNeeded(BaseException):
     It is traced again as a step, or raises `error` where that is not possible.
     """
 
-    def __init__(self, error: FunctxError):
+    def __init__(self, error: Exception):
         self.error = error
 
 
-def refuse_in_transform(error: FunctxError, builder: Builder | None) -> NoReturn:
+def refuse_in_transform(error: Exception, builder: Builder | None) -> NoReturn:
     """Raises `error`; StepNeeded where `builder` is that of a jitted function outside of transforms.
 
     The function may be called by other jitted functions.
@@ -378,7 +378,7 @@ def with_parents(builder: Builder) -> Iterator[Builder]:
         current = current.parent
 
 
-def refuse_of_traced(error: FunctxError, x: Tracer) -> NoReturn:
+def refuse_of_traced(error: Exception, x: Tracer) -> NoReturn:
     """As `refuse_in_transform`, for a traced value, which has no history unless a Variable was read."""
     if any([is_variable(y) for b in with_parents(x.builder) for _, y in b.captures.values()]):
         refuse_in_transform(error, x.builder)

@@ -22,7 +22,7 @@ from functx.core.config import (
     parse_memory_mode,
     trace_options,
 )
-from functx.core.errors import ArgumentError, FunctxError, type_name
+from functx.core.errors import ArgumentError, type_name
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import Record, apply
@@ -247,7 +247,7 @@ class JittedFunction:
         """Makes calls operations on Variables."""
         self.captures_variables = True
 
-    def enable_steps(self, error: FunctxError, call: object) -> None:
+    def enable_steps(self, error: Exception, call: object) -> None:
         """Makes calls steps, which change Variables; raises `error` where they cannot be."""
         if call is None or not is_outermost():
             raise error from None

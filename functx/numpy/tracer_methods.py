@@ -24,7 +24,7 @@ from functx.core.errors import (
 from functx.core.functionalization import is_contiguous, is_row_major, strides_of
 from functx.core.primitive import Primitive
 from functx.core.pytorch_names import METHODS, check_argument_names
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of, variables
 from functx.core.tracing import bind, refuse_of_traced
 from functx.core.types import canonical_dtype, is_complex, real_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
@@ -343,9 +343,12 @@ def _getattr(self: Tracer, name: str) -> object:
             suggestion = f"functx.{module}.{name}(x)"
     kind = "a traced array" if type(self) is Tracer else "a Variable"
     message = f"{kind} has no attribute {name!r}; got {self.describe()}"
-    raise AttributeError(
+    error = AttributeError(
         message + (f"; write {suggestion}" if suggestion else ""), name=name, obj=self
-    ) from None
+    )
+    if type(self) is Tracer and hasattr(variables.type, name):
+        refuse_of_traced(error, self)
+    raise error from None
 
 
 def in_transform_error(x: Tracer, name: str) -> AutogradInTransformError:

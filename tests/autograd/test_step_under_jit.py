@@ -1243,3 +1243,56 @@ def test_a_step_that_is_compiled_again_and_again_is_warned_of():
     with pytest.warns(RecompilationWarning, match=r"step: one call.*\n.*argument `x`: f32\[6,2\]"):
         for i in range(7):
             step(onp.ones((i + 1, 2), "float32"))
+
+
+def test_a_gradient_that_is_another_view_is_noticed():
+    buffers = [Variable(onp.zeros(4, "float32")) for _ in range(2)]
+    leaves = [leaf(1.0, 2.0) for _ in range(2)]
+    results = []
+    for buffer, w in zip(buffers, leaves, strict=True):
+
+        def step(x, w=w):
+            (w * x).sum().backward()
+
+        run = step if buffer is buffers[0] else functx.jit(step)
+        for i in (0, 2, 0, 2):
+            w.grad = buffer[i : i + 2]
+            run(onp.ones(2, "float32"))
+        results.append(buffer.tolist())
+    assert results == [[2.0, 2.0, 2.0, 2.0]] * 2
+
+
+def test_a_detached_gradient_is_noticed_anew():
+    results, kept = [], []
+    for jitted in (False, True):
+        w = leaf(1.0, 2.0)
+
+        def step(x, w=w):
+            (w * x).sum().backward()
+            return w.grad * 1
+
+        run = functx.jit(step) if jitted else step
+        found = []
+        for i in range(4):
+            g = Variable(onp.full(2, i, "float32"))
+            kept.append(g)
+            w.grad = g.detach()
+            found.append(run(onp.ones(2, "float32")).tolist())
+        results.append(found)
+    assert results[0] == results[1] == [[i + 1.0] * 2 for i in range(4)]
+
+
+def test_a_target_may_be_detached_before_the_first_act():
+    w = leaf(1.0, 2.0)
+
+    def step(x):
+        target = (w * x).detach()
+        ((w * x) * target).sum().backward()
+
+    found = []
+    for run in (step, functx.jit(step)):
+        for _ in range(3):
+            w.grad = None
+            run(onp.array([3.0, 4.0], "float32"))
+            found.append(w.grad.tolist())
+    assert found == [[9.0, 32.0]] * 6
