@@ -30,7 +30,7 @@ from functx.autograd.nodes import (
     outside_node_error,
 )
 from functx.autograd.operations import record_outputs
-from functx.autograd.recorded import Recorded
+from functx.autograd.recorded import Recorded, step_traces
 from functx.autograd.recorded_operations import Operation, operation_of
 from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.saved import PackedValue
@@ -127,6 +127,8 @@ class Walk:
         if self.wanted is not None:
             self.nodes = nodes_leading_to(set(self.capturing), self.nodes)
             self.order = [node for node in self.order if node in self.nodes]
+        if step_traces.count and (trace := step_traces.of_thread()) is not None:
+            trace.has_walk = True
         token = running_walk.set(self)
         try:
             with grad_mode(self.create_graph):

@@ -18,6 +18,7 @@ from functx.autograd.hooks import dead_reference
 from functx.autograd.modes import current_modes
 from functx.autograd.nodes import operand_watch, saving_hooks
 from functx.autograd.recorded import Failure, Recorded, constant, ownership, step_traces
+from functx.autograd.recording import calls_python
 from functx.autograd.step_trace import StepTrace, TracedStep, hook_keys_of
 from functx.autograd.variable import Variable, make_variable, open_level
 from functx.autograd.variable_places import PlaceSearch, VariablePlaces
@@ -106,10 +107,24 @@ class JittedSteps:
                 return NotImplemented
             if step.needs_history or (leaves and step.shares_memory(leaves, found)):
                 return run_here(fun, leaves, in_tree)
+            if step.traced.has_walk:
+                check_arguments(fun, leaves)
             if step.executable is not None:
                 return step.run(leaves, found)
             with self.function.tracing():
                 return step.run(leaves, found)
+
+
+def check_arguments(fun: Function, leaves: Sequence[Any]) -> None:
+    """Raises AutogradError for an argument whose gradient a walk in the step would not compute."""
+    for i, x in enumerate(leaves):
+        if isinstance(x, Variable) and x.requires_grad:
+            raise AutogradError(
+                f"jit({function_name(fun)}): an argument of a function that calls backward() or "
+                "autograd.grad must not require a gradient, since arguments have no history in it; got "
+                f"{x.describe()} as argument number {i}",
+                fix="Let the function read the Variable from around it, or pass x.detach().",
+            )
 
 
 def run_here(fun: Function, leaves: Sequence[Any], in_tree: tree.TreeDef) -> PyTree:
@@ -172,7 +187,7 @@ class Step:
         self.others = [(i, slot) for i, slot in enumerate(traced.slots) if not slot.is_plain]
         self.reads_grads = [(i, s.grad) for i, s in enumerate(traced.slots) if s.grad != -1]
         self.finds_grads = any([slot.grad_of is not None for slot in traced.slots])
-        self.donated = list(self.donated_roots())
+        self.donated = [] if calls_python(traced.program) else list(self.donated_roots())
         num_inputs = num_args + len(traced.roots) + len(traced.constants)
         self.drops_inputs = traced.operands != [*range(num_inputs)]
         changes = traced.changes

@@ -22,6 +22,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, x64_enabled
+from functx.ops.callbacks import HostPrimitive
 from functx.passes.memory_planning import bytes_of
 
 
@@ -220,7 +221,8 @@ class Recording:
                 return self.evaluate(calls, held)
             builder, values = self.trace(calls)
             program, _ = builder.finish([values[x.number] for x in held])
-            found = program, self.donatable_positions(held)
+            # A callback that raises would leave neither the old values nor the new ones.
+            found = program, () if calls_python(program) else self.donatable_positions(held)
             _programs.put(key, found)
         program, donated = found
         if not self.may_donate(donated):
@@ -311,6 +313,13 @@ def steps_of(calls: Sequence[Operation | int | Literal], held: Sequence[Recorded
             last.update([x for x in results if x not in needed])
             steps.append(Step(operation, operands, first, last))
     return steps[::-1]
+
+
+def calls_python(program: Program) -> bool:
+    """Whether a program has callbacks, at any depth."""
+    return any(
+        [isinstance(eqn.primitive, HostPrimitive) for each in program.walk() for eqn in each]
+    )
 
 
 def _runtime_value(x: Literal) -> Any:

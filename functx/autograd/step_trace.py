@@ -187,7 +187,8 @@ class TracedStep(NamedTuple):
     Its inputs are, at the positions `operands`, the arguments, the values of the Variables `roots`, and
     `constants`. A value is the number of an output of the program, or, if it is one of these, -1 for the first
     and so on downwards. `written` are the new values of arguments. `kept` are values that the function
-    made and stored, with their numbers. `has_history` says whether a result has a derivative.
+    made and stored, with their numbers. `has_history` says whether a result has a derivative,
+    and `has_walk` whether the step walks backwards.
     """
 
     slots: list[Slot]
@@ -201,6 +202,7 @@ class TracedStep(NamedTuple):
     new_grads: list[NewGrad]
     kept: list[tuple[Recorded, int]]
     has_history: bool
+    has_walk: bool
     is_wide: bool
 
 
@@ -217,6 +219,7 @@ class StepTrace(TracedRecording):
         self.states: list[VariableState] = []
         self.positions: dict[int, int] = {}
         self.first_node = next_node_number()
+        self.has_walk = False
 
     @property
     def owner(self) -> str:
@@ -363,6 +366,7 @@ class StepTrace(TracedRecording):
                 new_grads=[g._replace(value=numbers[g.value]) for g in new_grads],
                 kept=[(x, numbers[self.values[x.number].atom]) for x in kept],
                 has_history=has_history,
+                has_walk=self.has_walk,
                 is_wide=wide,
             )
 

@@ -337,18 +337,23 @@ def _getattr(self: Tracer, name: str) -> object:
             raise
     if name in _AUTOGRAD_ATTRIBUTES:
         refuse_of_traced(in_transform_error(self, name), self)
+    # A variable that held the error would be part of a cycle.
+    if type(self) is Tracer and hasattr(variables.type, name):
+        refuse_of_traced(missing_attribute(self, name), self)
+    raise missing_attribute(self, name) from None
+
+
+def missing_attribute(x: Tracer, name: str) -> AttributeError:
+    """The error for an attribute that a traced array or a Variable does not have."""
     suggestion = METHODS.get(name)
     for module in ("numpy", "nn", "lax"):
         if suggestion is None and callable(vars(import_module(f"functx.{module}")).get(name)):
             suggestion = f"functx.{module}.{name}(x)"
-    kind = "a traced array" if type(self) is Tracer else "a Variable"
-    message = f"{kind} has no attribute {name!r}; got {self.describe()}"
-    error = AttributeError(
-        message + (f"; write {suggestion}" if suggestion else ""), name=name, obj=self
+    kind = "a traced array" if type(x) is Tracer else "a Variable"
+    message = f"{kind} has no attribute {name!r}; got {x.describe()}"
+    return AttributeError(
+        message + (f"; write {suggestion}" if suggestion else ""), name=name, obj=x
     )
-    if type(self) is Tracer and hasattr(variables.type, name):
-        refuse_of_traced(error, self)
-    raise error from None
 
 
 def in_transform_error(x: Tracer, name: str) -> AutogradInTransformError:

@@ -1296,3 +1296,45 @@ def test_a_target_may_be_detached_before_the_first_act():
             run(onp.array([3.0, 4.0], "float32"))
             found.append(w.grad.tolist())
     assert found == [[9.0, 32.0]] * 6
+
+
+def test_an_argument_that_would_get_no_gradient_is_refused():
+    w, v = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    step = functx.jit(lambda v, x: (w * v * x).sum().backward())
+    with pytest.raises(
+        AutogradError, match=r"must not require a gradient.*argument number 0"
+    ) as info:
+        step(v, onp.ones(2, "float32"))
+    assert "x.detach()" in str(info.value) and w.grad is None
+    step(v.detach(), onp.ones(2, "float32"))
+    assert w.grad.tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_callback_that_raises_leaves_the_parameters(jitted):
+    w, calls = leaf(1.0, 2.0), []
+
+    def check(x):
+        calls.append(0)
+        if len(calls) > 3:
+            raise ValueError("mine")
+        return x
+
+    def step():
+        w.grad = None
+        y = functx.pure_callback(check, jax.ShapeDtypeStruct((2,), "float32"), w.detach())
+        (w * y).sum().backward()
+        with no_grad():
+            w[...] = w - 0.1 * w.grad
+
+    run = functx.jit(step) if jitted else step
+    with pytest.raises(ValueError, match="mine"):
+        for _ in range(6):
+            run()
+            before = w.tolist()
+    if jitted:
+        assert w.tolist() == before
+    else:
+        # Read as an error, which the values that were computed from it give again.
+        with pytest.raises(ValueError, match="mine"):
+            w.tolist()

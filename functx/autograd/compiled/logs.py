@@ -12,7 +12,7 @@ from functx.core.source_info import user_source
 from functx.lowering.recompilation import warn_of_repeats
 
 programs = logging.getLogger("functx.compiled_autograd")
-verbose = logging.getLogger("functx.compiled_autograd.verbose")
+verbose = programs.getChild("verbose")
 
 
 class Levels(NamedTuple):
