@@ -337,7 +337,9 @@ class StepTrace(TracedRecording):
         written = {i: atom_of(x) for i, (x, first) in enumerate(pairs) if x.read() is not first}
         changes, new_grads = self.changes(atom_of)
         slots = list(map(self.slot, self.states))
-        roots = [i for i, state in enumerate(self.states) if state.value is not None]
+        # In the order of the inputs, which `split_memory` does not keep.
+        numbers = {i: s.value.number for i, s in enumerate(self.states) if s.value is not None}
+        roots = sorted(numbers, key=numbers.__getitem__)
 
         def complete() -> TracedStep:
             kept = self.kept_values()
@@ -443,6 +445,8 @@ class StepTrace(TracedRecording):
                         fix="Write y.detach(), or under functx.autograd.no_grad(), or return the value.",
                     )
             sets_grad = x._grad is not fields.get("_grad")
+            # Other calls may find another one.
+            sets_grad = sets_grad or (state.sets_grad and not state.reads_grad)
             grad = number_of_grad(x._grad) if sets_grad else None
             is_leaf = x._leaf is not None
             leaf = None if is_leaf is (fields.get("_leaf") is not None) else is_leaf

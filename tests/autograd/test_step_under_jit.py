@@ -1338,3 +1338,56 @@ def test_a_callback_that_raises_leaves_the_parameters(jitted):
         # Read as an error, which the values that were computed from it give again.
         with pytest.raises(ValueError, match="mine"):
             w.tolist()
+
+
+def test_variables_that_a_step_detaches_keep_their_values():
+    def steps():
+        ws = [leaf(1.0, 2.0), leaf(3.0, 4.0), leaf(5.0, 6.0)]
+
+        def step(x):
+            loss = (ws[0] * ws[1] * ws[2] * x).sum()
+            loss.backward()
+            target = ws[0].detach() + ws[1].detach()
+            with no_grad():
+                for w in ws:
+                    w -= 0.1 * w.grad + 0.01 * target
+                    w.grad = None
+            return target * 1
+
+        return ws, step
+
+    found = []
+    for jitted in (False, True):
+        ws, step = steps()
+        run = functx.jit(step) if jitted else step
+        results = [run(onp.ones(2, "float32")).tolist() for _ in range(4)]
+        found.append((results, [w.tolist() for w in ws], [w._version for w in ws]))
+    (results, values, versions), (jitted_results, jitted_values, jitted_versions) = found
+    onp.testing.assert_allclose(jitted_results, results, rtol=1e-5)
+    onp.testing.assert_allclose(jitted_values, values, rtol=1e-5)
+    assert versions == jitted_versions
+
+
+def test_a_gradient_that_a_step_sets_without_reading_it_is_set_in_each_call():
+    w, other = leaf(1.0, 2.0), Variable(onp.zeros(2, "float32"))
+
+    @functx.jit
+    def clears(x):
+        w.grad = None
+        return (w * x).sum()
+
+    @functx.jit
+    def replaces(x):
+        w.grad = other
+        return (w * x).sum()
+
+    for _ in range(3):
+        clears(onp.ones(2, "float32"))
+        assert w.grad is None
+        (w * 3.0).sum().backward()
+        replaces(onp.ones(2, "float32"))
+        assert w.grad is other
+        w.grad = None
+        clears(onp.ones(2, "float32"))
+        assert w.grad is None
+        w.grad = Variable(onp.ones(2, "float32"))
