@@ -11,6 +11,7 @@ import pytest
 
 import functx
 import functx.numpy as np
+from functx import compiled_autograd
 from functx.errors import error_classes, main
 from functx.tools.reference import api_pages
 
@@ -28,6 +29,8 @@ PROGRAM = re.compile(r"^```\n(program .*?)^```", re.DOTALL | re.MULTILINE)
 def test_the_code_of_a_page_runs_and_prints_its_programs(page, tmp_path, capsys):
     text = page.read_text()
     scope = {"__name__": "documentation"}
+    # Pages and examples before may have met the same walks.
+    compiled_autograd.reset()
     for match in BLOCK.finditer(text):
         line = text[: match.start()].count("\n") + 1
         # On disk and at its own line, so that programs and errors show where the code stands.

@@ -193,6 +193,7 @@ def test_every_public_name_has_a_docstring():
     "path", sorted((ROOT / "examples").glob("[0-9]*.py")), ids=lambda p: p.name
 )
 def test_every_example_runs(path, capsys):
+    functx.compiled_autograd.reset()
     runpy.run_path(str(path), run_name="__main__")
 
 
