@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from functx import ops
-from functx.autograd.engine import Walk, array_of_gradient, reachable_nodes, running_walk
+from functx.autograd.engine import Walk, array_of_gradient, running_walk, visiting_order
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import GradientEdge, Pullback
 from functx.autograd.variable import Variable, as_variable
@@ -296,7 +296,7 @@ def walk_backward(
     walk.run([(root.edge, g if g is None else walk.gradient_of(g).value) for root, g in roots])
     if edges is None:
         return []
-    gradients = [walk.captured[edge] for edge in edges]
+    gradients = [walk.wanted_gradients[edge] for edge in edges]
     return [None if g is None else walk.variable_of(g) for g in gradients]
 
 
@@ -456,7 +456,7 @@ def depends_on(x: Tracer, sources: Sequence[Tracer]) -> bool:
         return True
     if isinstance(x, Variable):
         nodes = {y.edge.node for y in sources if isinstance(y, Variable) and y.edge is not None}
-        return x.edge is not None and not nodes.isdisjoint(reachable_nodes([x.edge.node]))
+        return x.edge is not None and not nodes.isdisjoint(visiting_order([x.edge.node])[1])
     builder, atom = functionalized_atom(x.builder, x.atom)
     atoms: set[Atom] = {v for v, y in builder.captures.values() if any([y is s for s in sources])}
     atoms |= {

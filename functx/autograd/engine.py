@@ -95,13 +95,13 @@ class Walk:
         self.create_graph, self.retain_graph = create_graph, retain_graph
         self.accumulate = accumulate
         self.wanted = wanted
-        self.captured: dict[GradientEdge, Gradient | None] = dict.fromkeys(wanted or ())
+        self.wanted_gradients: dict[GradientEdge, Gradient | None] = dict.fromkeys(wanted or ())
         self.pending: dict[Node, list[Gradient | None]] = {}
         self.nodes: set[Node] = set()
         self.order: list[Node] = []
-        self.capturing: dict[Node, list[int]] = {}
-        for edge in self.captured:
-            self.capturing.setdefault(edge.node, []).append(edge.output_nr)
+        self.wanted_outputs: dict[Node, list[int]] = {}
+        for edge in self.wanted_gradients:
+            self.wanted_outputs.setdefault(edge.node, []).append(edge.output_nr)
         self.callbacks: list[Callable[[], object]] = []
         self.roots: list[Node] = []
         outer = running_walk.get()
@@ -125,7 +125,7 @@ class Walk:
         self.roots = [edge.node for edge, _ in roots]
         self.order, self.nodes = visiting_order(self.roots)
         if self.wanted is not None:
-            self.nodes = nodes_leading_to(set(self.capturing), self.nodes)
+            self.nodes = nodes_leading_to(set(self.wanted_outputs), self.nodes)
             self.order = [node for node in self.order if node in self.nodes]
         if step_traces.count and (trace := step_traces.of_thread()) is not None:
             trace.has_walk = True
@@ -208,9 +208,9 @@ class Walk:
     def visit_after_value_hooks(self, node: Node, gradients: list[Gradient | None]) -> None:
         """Visits a node whose gradients are known."""
         hooks = node.hooks
-        if self.capturing:
-            for index in self.capturing.get(node, ()):
-                self.captured[GradientEdge(node, index)] = gradients[index]
+        if self.wanted_outputs:
+            for index in self.wanted_outputs.get(node, ()):
+                self.wanted_gradients[GradientEdge(node, index)] = gradients[index]
         if self.wanted is not None and not self.continues(node):
             return
         if hooks is not None and hooks.pre:
@@ -247,7 +247,7 @@ class Walk:
     def continues(self, node: Node) -> bool:
         """Whether a walk for wanted edges goes through a node."""
         if isinstance(node, AccumulateGrad):
-            return self.accumulate and node in self.capturing
+            return self.accumulate and node in self.wanted_outputs
         return any([e is not None and e.node in self.nodes for e in node.edges])
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
@@ -257,7 +257,7 @@ class Walk:
             return
         add_to_grad(x, self.variable_of(gradient), self.create_graph)
         if node.hooks is not None:
-            self.run_accumulated_hooks(node, node.hooks)
+            self.run_post_accumulate_hooks(node, node.hooks)
 
     def variable_of(self, gradient: Gradient) -> Any:
         """A gradient as the Variable that hooks and users see, which they may write to."""
@@ -487,8 +487,8 @@ class Walk:
                 results.append(self.replaced(label, value, aval, old))
         return results
 
-    def run_accumulated_hooks(self, node: AccumulateGrad, hooks: NodeHooks) -> None:
-        for hook in hooks.accumulated.each():
+    def run_post_accumulate_hooks(self, node: AccumulateGrad, hooks: NodeHooks) -> None:
+        for hook in hooks.post_accumulate.each():
             result = hook(node.variable)
             if result is not None:
                 raise HookResultError(
@@ -586,18 +586,6 @@ def add_to_grad(
                 else:
                     value = record(_add, (recorded, gradient.read()))
                 before.write(make_variable(value, None))
-
-
-def reachable_nodes(roots: Sequence[Node]) -> set[Node]:
-    """`roots` and all nodes that they depend on."""
-    reached = set(roots)
-    pending = list(reached)
-    while pending:
-        for edge in pending.pop().edges:
-            if edge is not None and edge[0] not in reached:
-                reached.add(edge[0])
-                pending.append(edge[0])
-    return reached
 
 
 def visiting_order(roots: Sequence[Node]) -> tuple[list[Node], set[Node]]:

@@ -42,14 +42,14 @@ class NodeHooks:
     `retained` are the outputs whose gradient is added to `.grad`.
     """
 
-    __slots__ = ("accumulated", "post", "pre", "retained", "values")
+    __slots__ = ("post", "post_accumulate", "pre", "retained", "values")
 
     def __init__(self) -> None:
         self.values: dict[int, Hooks] = {}
         self.retained: dict[int, ref[Variable]] = {}
         self.pre = Hooks()
         self.post = Hooks()
-        self.accumulated = Hooks()
+        self.post_accumulate = Hooks()
 
 
 class RemovableHandle:

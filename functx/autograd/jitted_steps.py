@@ -74,7 +74,7 @@ class JittedSteps:
         """
         if step_traces.count and step_traces.of_thread() is not None:
             # A step inside another one is a part of it.
-            return run_here(fun, leaves, in_tree)
+            return call_uncompiled(fun, leaves, in_tree)
         if (level := open_level.get()) is not None:
             raise AutogradError(
                 f"jit({function_name(fun)}): a function that changes Variables must not be called while "
@@ -106,7 +106,7 @@ class JittedSteps:
                 step.is_no_node = True
                 return NotImplemented
             if step.needs_history or (leaves and step.shares_memory(leaves, found)):
-                return run_here(fun, leaves, in_tree)
+                return call_uncompiled(fun, leaves, in_tree)
             if step.traced.has_walk:
                 check_arguments(fun, leaves)
             if step.executable is not None:
@@ -127,7 +127,7 @@ def check_arguments(fun: Function, leaves: Sequence[Any]) -> None:
             )
 
 
-def run_here(fun: Function, leaves: Sequence[Any], in_tree: tree.TreeDef) -> PyTree:
+def call_uncompiled(fun: Function, leaves: Sequence[Any], in_tree: tree.TreeDef) -> PyTree:
     """The result of the function itself."""
     args, kwargs = in_tree.unflatten(leaves)
     return fun(*args, **kwargs)
@@ -182,16 +182,16 @@ class Step:
         self.needs_history = traced.has_history and not traced.changes
         self.is_no_node = False
         self.num_args, self.out_avals = num_args, traced.program.out_avals
-        self.references = [slot.reference for slot in traced.slots]
-        self.plain = [(i, slot.is_leaf) for i, slot in enumerate(traced.slots) if slot.is_plain]
-        self.others = [(i, slot) for i, slot in enumerate(traced.slots) if not slot.is_plain]
-        self.reads_grads = [(i, s.grad) for i, s in enumerate(traced.slots) if s.grad != -1]
-        self.finds_grads = any([slot.grad_of is not None for slot in traced.slots])
+        self.references = [guard.reference for guard in traced.guards]
+        self.plain = [(i, g.is_leaf) for i, g in enumerate(traced.guards) if g.is_plain]
+        self.others = [(i, g) for i, g in enumerate(traced.guards) if not g.is_plain]
+        self.reads_grads = [(i, g.grad) for i, g in enumerate(traced.guards) if g.grad != -1]
+        self.finds_grads = any([guard.grad_of is not None for guard in traced.guards])
         self.donated = [] if calls_python(traced.program) else list(self.donated_roots())
         num_inputs = num_args + len(traced.roots) + len(traced.constants)
         self.drops_inputs = traced.operands != [*range(num_inputs)]
         changes = traced.changes
-        self.writes = [(c.slot, c.value, *c.counts) for c in changes if c.value is not None]
+        self.writes = [(c.variable, c.value, *c.counts) for c in changes if c.value is not None]
         self.changes_more = len(self.writes) < len(changes) or any(
             [c.sets_grad or c.is_leaf is not None for c in changes]
         )
@@ -204,9 +204,11 @@ class Step:
         numbers = [c.value for c in traced.changes] + [g.value for g in traced.new_grads]
         numbers += [*traced.results, *traced.written.values(), *[k for _, k in traced.kept]]
         # A new value that several Variables get takes the memory of one.
-        by_value = {c.value: c.slot for c in traced.changes if c.value is not None and c.value >= 0}
-        for number, slot in by_value.items():
-            k = traced.roots.index(slot)
+        by_value = {
+            c.value: c.variable for c in traced.changes if c.value is not None and c.value >= 0
+        }
+        for number, variable in by_value.items():
+            k = traced.roots.index(variable)
             if self.num_args + k in traced.operands and -1 - self.num_args - k not in numbers:
                 yield k, number
 
@@ -223,8 +225,8 @@ class Step:
                 or (x._hooks is not None and hook_keys_of(x))
             ):
                 return None
-        for i, slot in self.others:
-            x = slot.find(found, found[i])
+        for i, guard in self.others:
+            x = guard.find(found, found[i])
             if x is None:
                 return None
             found[i] = x
@@ -233,7 +235,7 @@ class Step:
                 return None
         if self.finds_grads and len({id(x) for x in found}) < len(found):
             return None
-        if not all([slot.is_same_view(found, found[i]) for i, slot in self.others]):
+        if not all([guard.is_same_view(found, found[i]) for i, guard in self.others]):
             return None
         return found if self.places.hold(fun, found) else None
 
@@ -243,7 +245,7 @@ class Step:
         arrays = [x for x in leaves if isinstance(x, Variable)]
         if arrays:
             used = [x.memory for x in found]
-            changed = {id(found[c.slot].memory) for c in traced.changes if any(c.counts)}
+            changed = {id(found[c.variable].memory) for c in traced.changes if any(c.counts)}
             changed |= {
                 id(leaves[i].memory) for i in traced.written if isinstance(leaves[i], Variable)
             }
@@ -297,8 +299,8 @@ class Step:
             x = (*arguments, *roots, *traced.constants)[-1 - number]
             return x if type(x) is Recorded else constant(x)
 
-        for slot, number, versions, writes in self.writes:
-            x = found[slot]
+        for variable, number, versions, writes in self.writes:
+            x = found[variable]
             x._recorded = new.get(number) or result(number)
             counter = x._counter or x.version_counter
             counter.version += versions
@@ -329,7 +331,7 @@ class Step:
         # The number of the first new one is -1.
         variables = (*found, *grads[::-1])
         for change in self.traced.changes:
-            x = found[change.slot]
+            x = found[change.variable]
             if change.value is None and any(change.counts):
                 x.version_counter.version += change.counts[0]
                 x.version_counter.writes += change.counts[1]

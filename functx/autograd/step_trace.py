@@ -45,7 +45,7 @@ _FIELDS = (
 
 
 class VariableState:
-    """A Variable from around a step, and its state when the step first used it.
+    """A Variable that a step captures, and its state when the step first used it.
 
     `value` is the value that it had then; None for a view. `grad_of` is the
     position of the Variable whose `.grad` it was found as.
@@ -83,7 +83,7 @@ def hook_tables(x: Variable) -> dict[Any, Hooks]:
     if hooks is None:
         return {}
     tables: dict[Any, Hooks] = {**hooks.values}
-    return tables | {"pre": hooks.pre, "post": hooks.post, "accumulated": hooks.accumulated}
+    return tables | {"pre": hooks.pre, "post": hooks.post, "post_accumulate": hooks.post_accumulate}
 
 
 def hook_keys_of(x: Variable) -> HookKeys:
@@ -91,8 +91,8 @@ def hook_keys_of(x: Variable) -> HookKeys:
     return {name: tuple(table) for name, table in hook_tables(x).items() if table}
 
 
-class Slot(NamedTuple):
-    """How a call finds a Variable, and what must hold for the traced program to be right.
+class VariableGuard(NamedTuple):
+    """How a call finds a captured Variable, and what must hold for the traced program to be right.
 
     It is the `.grad` of the Variable number `grad_of`, or else the one that `reference` refers to.
     `grad` is the number of its `.grad`, None if it had none, and -1 if the step did not read it. A
@@ -167,13 +167,13 @@ class NewGrad(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a step changes of the Variable number `slot`.
+    """What a step changes of the Variable number `variable`.
 
     `value` is its new value, if any; `counts` are the versions and writes to add. With `sets_grad`, the
     Variable number `grad` becomes its `.grad`, or None; -1 is the first new one, and others are below.
     """
 
-    slot: int
+    variable: int
     value: Any
     counts: tuple[int, int]
     sets_grad: bool
@@ -191,7 +191,7 @@ class TracedStep(NamedTuple):
     and `has_walk` whether the step walks backwards.
     """
 
-    slots: list[Slot]
+    guards: list[VariableGuard]
     roots: list[int]
     constants: list[Any]
     program: Program
@@ -209,7 +209,7 @@ class TracedStep(NamedTuple):
 class StepTrace(TracedRecording):
     """The recording of a step while it is traced, whose operations are equations of a program.
 
-    Variables from around it get traced values until it ends, when all have their states back.
+    Variables that it captures have traced values until it ends; then their states are restored.
     """
 
     def __init__(self, name: str, in_names: Any):
@@ -274,7 +274,7 @@ class StepTrace(TracedRecording):
         )
 
     def note(self, x: Variable, grad_of: int | None = None) -> None:
-        """Gives a Variable from around the step a traced value."""
+        """Gives a captured Variable a traced value."""
         state = VariableState(x, grad_of)
         self.positions[id(x)] = len(self.states)
         self.states.append(state)
@@ -336,7 +336,7 @@ class StepTrace(TracedRecording):
         pairs = zip(args, self.arguments, strict=True)
         written = {i: atom_of(x) for i, (x, first) in enumerate(pairs) if x.read() is not first}
         changes, new_grads = self.changes(atom_of)
-        slots = list(map(self.slot, self.states))
+        guards = list(map(self.guard, self.states))
         # In the order of the inputs, which `split_memory` does not keep.
         numbers = {i: s.value.number for i, s in enumerate(self.states) if s.value is not None}
         roots = sorted(numbers, key=numbers.__getitem__)
@@ -357,7 +357,7 @@ class StepTrace(TracedRecording):
             with jax.enable_x64(True) if wide else nullcontext():
                 arrays = list(map(jnp.array, constants))
             return TracedStep(
-                slots=slots,
+                guards=guards,
                 roots=roots,
                 constants=arrays,
                 program=replace_program_fields(whole, inputs=inputs, outputs=computed),
@@ -384,12 +384,12 @@ class StepTrace(TracedRecording):
             kept = self.held()
         return kept
 
-    def slot(self, state: VariableState) -> Slot:
+    def guard(self, state: VariableState) -> VariableGuard:
         """How a call finds the Variable of a state."""
         fields = state.fields
         grad, counter = fields.get("_grad"), state.variable._counter
         number = None if grad is None else self.positions.get(id(grad))
-        return Slot(
+        return VariableGuard(
             reference=ref(state.variable),
             grad_of=state.grad_of,
             grad=number if state.reads_grad else -1,
@@ -405,7 +405,7 @@ class StepTrace(TracedRecording):
         )
 
     def changes(self, atom_of: Callable[[Any], Atom]) -> tuple[list[Change], list[NewGrad]]:
-        """What the step changes of Variables from around it, and the new gradients among that."""
+        """What the step changes of captured Variables, and the new gradients among that."""
         changes = []
         new_grads: dict[int, tuple[int, NewGrad]] = {}
 
@@ -456,7 +456,7 @@ class StepTrace(TracedRecording):
         return changes, [new for _, new in new_grads.values()]
 
     def check_own_memory(self, grad: Variable) -> None:
-        """Raises AutogradError for a new gradient that is a view of a Variable from around the step."""
+        """Raises AutogradError for a new gradient that is a view of a captured Variable."""
         counter = grad._counter
         if counter is not None and any([counter is s.variable._counter for s in self.states]):
             raise AutogradError(

@@ -438,7 +438,7 @@ class Variable(ConvertibleArray):
                 f"{self.aval_!r}",
                 fix="Register it with register_hook, or on the leaves.",
             )
-        return register(node.add_hooks().accumulated, hook)
+        return register(node.add_hooks().post_accumulate, hook)
 
     def edge_for(self, function: str) -> GradientEdge:
         """The edge of this value, for hooks on it; HookTargetError if it has no gradient."""

@@ -1,4 +1,4 @@
-"""`Function` on Variables: the context, gradients, marks, and mistakes."""
+"""`Function` on Variables: the context, gradients, key_offsets, and mistakes."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""The calls of Python in a captured walk: hooks, accumulations into `.grad` and opaque backward rules."""
+"""The calls of Python in a captured walk: hooks, accumulations into `.grad` and rules that are not traced."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from functx.autograd.engine import Gradient, Total, Walk, add_to_grad
 from functx.autograd.nodes import Node
 from functx.autograd.recorded import Recorded
-from functx.autograd.variable import make_variable, variable_of_literal
-from functx.core.program import Atom, Literal
+from functx.autograd.variable import as_variable, make_variable
+from functx.core.program import Atom
 
 if TYPE_CHECKING:
     from functx.autograd.compiled.run import WalkRun
@@ -26,19 +26,19 @@ def layout_of(gradients: Sequence[Gradient | None]) -> Layout:
     return tuple([0 if g is None else 1 if g.mask is None else 2 for g in gradients])
 
 
-def values_of(gradients: Sequence[Gradient | None]) -> list[Any]:
+def flatten_gradients(gradients: Sequence[Gradient | None]) -> list[Any]:
     """The values and masks of gradients, in order."""
     return [x for g in gradients if g is not None for x in g if x is not None]
 
 
-def gradients_of(layout: Layout, values: Iterator[Any]) -> Gradients:
+def unflatten_gradients(layout: Layout, values: Iterator[Any]) -> Gradients:
     """The gradients whose values and masks are `values`."""
     return [
         None if not n else Gradient(next(values), next(values) if n == 2 else None) for n in layout
     ]
 
 
-class LeaveProgram(Exception):
+class Fallback(Exception):
     """A call changed what the rest of the walk does, so that its program is not right any more.
 
     `visit_rest(walk)` finishes the visit of the node.
@@ -53,11 +53,11 @@ class WalkCall:
     """A call of Python at node number `position` of a walk.
 
     `pending` holds, for each node that has gradients by then, its position, their layout, and their
-    atoms; `captured` does so for each wanted edge whose gradient is known.
+    atoms; `wanted` does so for each wanted edge whose gradient is known.
     """
 
     pending: Sequence[Snapshot] = ()
-    captured: Sequence[Snapshot] = ()
+    wanted: Sequence[Snapshot] = ()
     kind = ""
     calls_user = False
     is_after_rule = False
@@ -89,73 +89,73 @@ class UserCall(WalkCall):
 
     def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
         remaining = iter(values)
-        gradients = [gradients_of(layout, remaining) for layout in self.operands]
-        results, visit_rest = self.visit(run.walk, run.nodes[self.position], *gradients)
+        gradients = [unflatten_gradients(layout, remaining) for layout in self.operands]
+        results, visit_rest = self.call_user(run.walk, run.nodes[self.position], *gradients)
         if layout_of(results) != self.results or run.has_other_hooks(self.position):
-            raise LeaveProgram(visit_rest)
-        return values_of(results)
+            raise Fallback(visit_rest)
+        return flatten_gradients(results)
 
-    def visit(
+    def call_user(
         self, walk: Walk, node: Any, *gradients: Gradients
     ) -> tuple[Gradients, Callable[[Walk], None]]:
         """The new gradients, and the function that finishes the visit of the node."""
         raise NotImplementedError
 
 
-class CallValueHooks(UserCall):
+class ValueHooksCall(UserCall):
     """Calls the hooks of the outputs of a node."""
 
     kind = "value hooks"
 
-    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+    def call_user(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
         new = walk.run_value_hooks(node, node.hooks, gradients[0])
         return new, lambda walk: walk.visit_after_value_hooks(node, new)
 
 
-class CallPrehooks(UserCall):
+class PrehooksCall(UserCall):
     """Calls the prehooks of a node."""
 
     kind = "prehooks"
 
-    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+    def call_user(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
         new = walk.run_prehooks(node, node.hooks, gradients[0])
         return new, lambda walk: walk.run_rule(node, new)
 
 
-class CallRule(UserCall):
+class RuleCall(UserCall):
     """Calls the backward rule of a node that is not an operation."""
 
     kind = "rule"
     is_after_rule = True
 
-    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+    def call_user(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
         new = walk.pull_back(node, gradients[0])
         return new, lambda walk: walk.finish_visit(node, new, gradients[0])
 
 
-class CallPosthooks(UserCall):
+class PosthooksCall(UserCall):
     """Calls the posthooks of a node, on the gradients of its operands and of its outputs."""
 
     kind = "posthooks"
     is_after_rule = True
 
-    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+    def call_user(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
         new = walk.run_posthooks(node, node.hooks, *gradients)
         return new, lambda walk: walk.send_results(node, new)
 
 
-class CallAccumulatedHooks(UserCall):
+class PostAccumulateHooksCall(UserCall):
     """Calls the post-accumulate hooks of a leaf."""
 
     kind = "post-accumulate hooks"
 
-    def visit(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
+    def call_user(self, walk: Walk, node: Any, *gradients: Gradients) -> Any:
         if node.variable.requires_grad:
-            walk.run_accumulated_hooks(node, node.hooks)
+            walk.run_post_accumulate_hooks(node, node.hooks)
         return [], lambda walk: walk.finish_visit(node, [], gradients[0])
 
 
-class CallAccumulate(WalkCall):
+class AccumulationCall(WalkCall):
     """Adds a gradient to `.grad` of a leaf.
 
     The values are `.grad` before, the gradient and their sum; or the gradient alone.
@@ -175,7 +175,7 @@ class CallAccumulate(WalkCall):
         return ()
 
 
-class CallUnpack(WalkCall):
+class UnpackCall(WalkCall):
     """Loads value number `number`, which saved-tensor hooks have packed."""
 
     kind = "unpack"
@@ -190,7 +190,7 @@ class CallUnpack(WalkCall):
         return [run.walk.unpack(node, run.packed[self.number])]
 
 
-class CallCallbacks(WalkCall):
+class CallbacksCall(WalkCall):
     """Calls what `queue_callback` has queued."""
 
     kind = "callbacks"
@@ -205,6 +205,4 @@ class CallCallbacks(WalkCall):
 
 def array_of(x: Any) -> Any:
     """A value of a walk as a Variable."""
-    if type(x) is Recorded:
-        return make_variable(x, None)
-    return variable_of_literal(x) if type(x) is Literal else x
+    return make_variable(x, None) if type(x) is Recorded else as_variable(x)

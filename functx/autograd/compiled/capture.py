@@ -8,22 +8,21 @@ from typing import Any, NamedTuple, NoReturn
 
 from functx import ops
 from functx.autograd.compiled.calls import (
-    CallAccumulate,
-    CallAccumulatedHooks,
-    CallCallbacks,
-    CallPosthooks,
-    CallPrehooks,
-    CallRule,
-    CallUnpack,
-    CallValueHooks,
+    AccumulationCall,
+    CallbacksCall,
     Gradients,
+    PostAccumulateHooksCall,
+    PosthooksCall,
+    PrehooksCall,
+    RuleCall,
+    UnpackCall,
     UserCall,
+    ValueHooksCall,
     WalkCall,
-    gradients_of,
+    flatten_gradients,
     layout_of,
-    values_of,
+    unflatten_gradients,
 )
-from functx.autograd.compiled.functions import TracedContext, aval_of, has_effects
 from functx.autograd.compiled.graphs import SCALAR, WalkGraph, edge_aval
 from functx.autograd.compiled.primitives import (
     AddToGrad,
@@ -33,6 +32,7 @@ from functx.autograd.compiled.primitives import (
     RunCallbacks,
 )
 from functx.autograd.compiled.programs import CapturedProgram, Groups, RuleOrigin
+from functx.autograd.compiled.traced_rules import TracedContext, aval_of_saved, has_effects
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.function_methods import backward_rule
@@ -111,13 +111,16 @@ def called_function(node: Node) -> str | None:
 
 
 class CapturingWalk(Walk):
-    """A walk on traced values, which calls neither hooks nor rules of users.
+    """A walk on traced values, whose program is the captured walk.
 
-    Each of these calls is an equation, and an entry of `calls`.
+    Hooks, and rules that are not traced, become equations that call Python, and entries of `calls`.
     """
 
     def __init__(self, walk: Walk, graph: WalkGraph):
-        super().__init__(walk.create_graph, True, walk.wanted, walk.accumulate)
+        super().__init__(
+            walk.create_graph, retain_graph=True, wanted=walk.wanted, accumulate=walk.accumulate
+        )
+        # Values are recorded ones, also where the walk is differentiated.
         self.plain, self.is_differentiated = True, walk.is_differentiated
         self.records_history = not walk.plain
         self.nodes, self.order, self.roots = walk.nodes, walk.order, walk.roots
@@ -132,7 +135,7 @@ class CapturingWalk(Walk):
         self.origins: dict[Var | int, RuleOrigin] = {}
 
     def capture(self, edges: Sequence[GradientEdge], sizes: tuple[int, ...]) -> Capture:
-        """The program of the walk from roots with these edges; `sizes` are those that are dynamic."""
+        """Captures the walk from roots with these edges; `sizes` are those that are dynamic."""
         outer = current_recording()
         continue_recording(self.recording)
         try:
@@ -141,19 +144,16 @@ class CapturingWalk(Walk):
                 self.send(edge, Gradient(self.input(number)) if is_known else None)
             self.note_origins(0, RuleOrigin("root", 0))
             self.visit_pending()
-            self.call(RunCallbacks, CallCallbacks(0), [])
+            self.append_call(RunCallbacks, CallbacksCall(0), [])
         finally:
             continue_recording(outer)
-        reached = [(i, g) for i, g in enumerate(self.captured.values()) if g is not None]
+        reached = [(i, g) for i, g in enumerate(self.wanted_gradients.values()) if g is not None]
         outputs = [self.atom(g.value) for _, g in reached]
         numbers = sorted(self.inputs, key=lambda n: (self.is_scalar(n), n))
         variables = [self.inputs[n].atom for n in numbers]
         names = [self.input_name(n) for n in numbers]
         kept = [
-            a
-            for call in self.calls
-            for _, _, atoms in (*call.pending, *call.captured)
-            for a in atoms
+            a for call in self.calls for _, _, atoms in (*call.pending, *call.wanted) for a in atoms
         ]
         arrays = len(numbers) - sum(map(self.is_scalar, numbers))
         captured = self.builder.captures.values()
@@ -170,7 +170,7 @@ class CapturingWalk(Walk):
             sizes,
             tuple(names[arrays:]),
             tuple([call.describe(self.graph.nodes) for call in self.calls]),
-            tuple([call.number for call in self.calls if isinstance(call, CallUnpack)]),
+            tuple([call.number for call in self.calls if isinstance(call, UnpackCall)]),
         )
         return Capture(
             CapturedProgram(program, groups, self.origins),
@@ -186,7 +186,7 @@ class CapturingWalk(Walk):
 
     def input_name(self, number: int) -> str:
         """The name of an input: `root0`, `saved3`, `grad1`, `scalar2`."""
-        position = bisect_right(self.graph.firsts, number) - 1
+        position = bisect_right(self.graph.value_offsets, number) - 1
         if self.is_scalar(number):
             kind = "scalar"
         elif position < 0:
@@ -205,7 +205,7 @@ class CapturingWalk(Walk):
         same = self.graph.canonical[number]
         number = number if same < 0 else same
         if number not in self.inputs:
-            self.inputs[number] = self.builder.add_input(aval_of(self.graph.values[number]))
+            self.inputs[number] = self.builder.add_input(aval_of_saved(self.graph.values[number]))
         return self.inputs[number]
 
     def atom(self, x: Any) -> Atom:
@@ -213,7 +213,7 @@ class CapturingWalk(Walk):
         traced = self.recording.traced(x)
         return traced if type(traced) is Literal else traced.atom  # type: ignore[union-attr]
 
-    def call(
+    def append_call(
         self,
         primitive: type[PythonCall],
         call: WalkCall,
@@ -226,12 +226,16 @@ class CapturingWalk(Walk):
         self.calls.append(call)
         if isinstance(call, UserCall):
             call.pending = [
-                (self.position[node], layout_of(buffer), [*map(self.atom, values_of(buffer))])
+                (
+                    self.position[node],
+                    layout_of(buffer),
+                    [*map(self.atom, flatten_gradients(buffer))],
+                )
                 for node, buffer in self.pending.items()
             ]
-            call.captured = [
-                (i, layout_of([g]), [*map(self.atom, values_of([g]))])
-                for i, g in enumerate(self.captured.values())
+            call.wanted = [
+                (i, layout_of([g]), [*map(self.atom, flatten_gradients([g]))])
+                for i, g in enumerate(self.wanted_gradients.values())
                 if g is not None
             ]
         equation = primitive(index=index, types=tuple(types), **params)
@@ -269,7 +273,7 @@ class CapturingWalk(Walk):
         pullback, residuals = super().pullback_of(node, saved, masked)
         position = self.position[node]
         self.freed.append(position)
-        first = self.graph.firsts[position]
+        first = self.graph.value_offsets[position]
         if residuals is not saved:
             first += len(saved)
         constants = [x for each in node.split.pullbacks or () for x in each.captured]
@@ -281,8 +285,8 @@ class CapturingWalk(Walk):
         """A value that a node saved: an input, or the result of unpacking it."""
         if type(x) is not PackedValue:
             return self.input(number)
-        call = CallUnpack(self.position[node], number)
-        (value,) = self.call(CallHook, call, [], [x.aval], kind="unpack")
+        call = UnpackCall(self.position[node], number)
+        (value,) = self.append_call(CallHook, call, [], [x.aval], kind="unpack")
         return value
 
     def traced_rule(self, node: Node, gradients: Gradients) -> Gradients | None:
@@ -295,7 +299,7 @@ class CapturingWalk(Walk):
             or has_effects(unwrap_function(backward_rule(node.function)))
         ):
             return None
-        first, start = self.graph.firsts[position], len(self.builder.equations)
+        first, start = self.graph.value_offsets[position], len(self.builder.equations)
         inputs = dict(self.inputs)
         values = [self.input(number) for number in range(first, first + count)]
         self.recording.takes_constants = True
@@ -305,7 +309,7 @@ class CapturingWalk(Walk):
             if traced.was_changed:
                 raise NotCapturedError
         except Exception:
-            # It reads values, or raises; called in each walk, it may, with its own message.
+            # It reads values, or raises: it is called in each walk, where it may do both.
             self.builder.replace_equations(start, [])
             self.inputs = inputs
             return None
@@ -321,10 +325,10 @@ class CapturingWalk(Walk):
             value = self.bind(ops.Conj(), (value,))
         operands = [value]
         if x._grad is not None and not self.records_history:
-            operands = [self.input(self.graph.firsts[position]), value]
-        self.call(AddToGrad, CallAccumulate(position), operands)
-        if node.hooks is not None and node.hooks.accumulated:
-            self.call_hooks(CallAccumulatedHooks, "accumulated", node, [[gradient]], [])
+            operands = [self.input(self.graph.value_offsets[position]), value]
+        self.append_call(AddToGrad, AccumulationCall(position), operands)
+        if node.hooks is not None and node.hooks.post_accumulate:
+            self.call_hooks(PostAccumulateHooksCall, "post_accumulate", node, [[gradient]], [])
 
     def call_hooks(
         self,
@@ -334,27 +338,27 @@ class CapturingWalk(Walk):
         operands: Sequence[Gradients],
         results: Gradients,
     ) -> Gradients:
-        """The gradients that hooks return in place of `results`, which are among the operands."""
+        """Appends a call of the hooks of a node on operands; the gradients that replace `results`."""
         layouts = [layout_of(gradients) for gradients in operands]
-        values = [x for gradients in operands for x in values_of(gradients)]
+        values = [x for gradients in operands for x in flatten_gradients(gradients)]
         # Those of the operands, unless there are others.
-        types = [] if len(operands) == 1 else [x.aval for x in values_of(results)]
+        types = [] if len(operands) == 1 else [x.aval for x in flatten_gradients(results)]
         equation = call(self.position[node], layouts, layout_of(results))
-        outs = self.call(CallHook, equation, values, types, kind=kind)
-        return gradients_of(layout_of(results), iter(outs))
+        outs = self.append_call(CallHook, equation, values, types, kind=kind)
+        return unflatten_gradients(layout_of(results), iter(outs))
 
     def run_value_hooks(self, node: Node, hooks: NodeHooks, gradients: Gradients) -> Gradients:
         if not any(hooks.values.values()) and not hooks.retained:
             return gradients
-        return self.call_hooks(CallValueHooks, "value", node, [gradients], gradients)
+        return self.call_hooks(ValueHooksCall, "value", node, [gradients], gradients)
 
     def run_prehooks(self, node: Node, hooks: NodeHooks, gradients: Gradients) -> Gradients:
-        return self.call_hooks(CallPrehooks, "pre", node, [gradients], gradients)
+        return self.call_hooks(PrehooksCall, "pre", node, [gradients], gradients)
 
     def run_posthooks(
         self, node: Node, hooks: NodeHooks, results: Gradients, gradients: Gradients
     ) -> Gradients:
-        return self.call_hooks(CallPosthooks, "post", node, [results, gradients], results)
+        return self.call_hooks(PosthooksCall, "post", node, [results, gradients], results)
 
     def pull_back(self, node: Node, gradients: Gradients) -> Gradients:
         if isinstance(node, OperationNode):
@@ -363,8 +367,11 @@ class CapturingWalk(Walk):
             return results
         types = [None if edge is None else edge_aval(edge) for edge in node.edges]
         expected = tuple([int(aval is not None) for aval in types])
-        call = CallRule(self.position[node], [layout_of(gradients)], expected)
-        outs = self.call(
-            CallBackward, call, values_of(gradients), [aval for aval in types if aval is not None]
+        call = RuleCall(self.position[node], [layout_of(gradients)], expected)
+        outs = self.append_call(
+            CallBackward,
+            call,
+            flatten_gradients(gradients),
+            [aval for aval in types if aval is not None],
         )
-        return gradients_of(expected, iter(outs))
+        return unflatten_gradients(expected, iter(outs))

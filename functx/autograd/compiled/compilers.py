@@ -12,8 +12,8 @@ from functx.autograd.compiled import logs
 from functx.autograd.compiled.capture import Capture, CapturingWalk, NotCapturedError
 from functx.autograd.compiled.counters import counters
 from functx.autograd.compiled.graphs import WalkGraph, read_graph
+from functx.autograd.compiled.keys import Structure, structure_of
 from functx.autograd.compiled.run import WalkRun
-from functx.autograd.compiled.splits import Structure, structure_of
 from functx.autograd.compiled.stages import Stages, cut_into_stages
 from functx.autograd.engine import Walk
 from functx.autograd.nodes import GradientEdge
@@ -32,10 +32,7 @@ in_region: ContextVar[bool] = ContextVar("in_compiled_autograd_region", default=
 
 
 class CompiledWalk:
-    """A captured walk, and how it runs: in stages, or by what a compiler function returned.
-
-    Stages are cut when the walk is met again.
-    """
+    """A captured walk with its compiled form: `function`, or `stages` once the walk has come back."""
 
     def __init__(self, capture: Capture, function: Compiled | None):
         self.capture, self.function = capture, function
@@ -43,21 +40,21 @@ class CompiledWalk:
 
 
 class KnownStructure:
-    """A structure of walks that was met: the sizes of the last walk, and whether they are dynamic."""
+    """The last walk of a structure, and whether its sizes are dynamic."""
 
     def __init__(self, structure: Structure, dynamic: bool):
         self.structure, self.dynamic = structure, dynamic
 
 
 class WalkTables:
-    """What a compiler has met: its compiled walks by the keys of their graphs, and structures by form."""
+    """What a compiler has seen: compiled walks by the keys of their graphs, and structures by form."""
 
     def __init__(self) -> None:
         self.walks = Cache("captured walks", 512)
         self.forms = Cache("structures of walks", 64)
 
     def structures(self) -> list[Structure]:
-        """The structures that were met."""
+        """The structures that were seen."""
         tables = self.forms.young_entries, self.forms.old_entries
         found = [x for table in tables for x in table.values() if isinstance(x, KnownStructure)]
         return [x.structure for x in found]
@@ -100,7 +97,9 @@ def clear_walks() -> None:
 
 
 class WalkCompiler:
-    """Runs walks by captured programs, which `compiler_fn` compiles; the default cuts them into stages.
+    """Runs each walk by its captured program, which it finds by key or captures.
+
+    `compiler_fn` compiles the programs; without it they are cut into stages when a walk comes back.
 
     With `dynamic`, sizes count as dynamic from the start.
     """
@@ -127,27 +126,14 @@ class WalkCompiler:
         if graph is None:
             walk.visit_from(roots)
             return
-        key = contextual_key((walk.plain, walk.create_graph, x64_enabled(), graph.key))
         token = in_region.set(True)
         try:
-            compiled: Any = self.tables.walks.get(key)
-            is_new = compiled is None
-            if is_new:
-                try:
-                    compiled = self.capture(walk, graph, [edge for edge, _ in roots])
-                except NotCapturedError:
-                    compiled = _NOT_CAPTURED
-                    self.levels.log_not_captured(graph.nodes)
-                self.tables.walks.put(key, compiled)
-            if compiled is _NOT_CAPTURED:
-                del graph
-                walk.visit_from(roots)
-                return
-            counters.add(self.name, **({"misses": 1} if is_new else {"hits": 1}))
-            if compiled.function is not None:
+            compiled, is_new = self.find(walk, graph, roots)
+            if compiled is not None and compiled.function is not None:
                 WalkRun(walk, graph, compiled.capture).run_function(graph, compiled.function)
-            elif not walk.plain or (is_new and not self.runs_first_walk):
-                # Pullbacks that are differentiated are operations with nodes of their own.
+            elif compiled is None or not walk.plain or (is_new and not self.runs_first_walk):
+                # A first walk is not worth a compilation; pullbacks that are differentiated need nodes
+                # of their own.
                 del graph  # It holds all that the nodes saved.
                 walk.visit_from(roots)
             else:
@@ -155,6 +141,23 @@ class WalkCompiler:
                 WalkRun(walk, graph, compiled.capture).run_stages(graph, stages)
         finally:
             in_region.reset(token)
+
+    def find(self, walk: Walk, graph: WalkGraph, roots: Roots) -> tuple[CompiledWalk | None, bool]:
+        """The compiled walk of a graph, None if it cannot be captured; and whether it is new."""
+        key = contextual_key((walk.plain, walk.create_graph, x64_enabled(), graph.key))
+        found: Any = self.tables.walks.get(key)
+        is_new = found is None
+        if is_new:
+            try:
+                found = self.capture(walk, graph, [edge for edge, _ in roots])
+            except NotCapturedError:
+                found = _NOT_CAPTURED
+                self.levels.log_not_captured(graph.nodes)
+            self.tables.walks.put(key, found)
+        if found is _NOT_CAPTURED:
+            return None, is_new
+        counters.add(self.name, **({"misses": 1} if is_new else {"hits": 1}))
+        return found, is_new
 
     def cut(self, compiled: CompiledWalk) -> Stages:
         """The stages of a captured walk."""
@@ -164,27 +167,34 @@ class WalkCompiler:
         return compiled.stages
 
     def capture(self, walk: Walk, graph: WalkGraph, edges: Sequence[GradientEdge]) -> CompiledWalk:
-        """The compiled walk of a graph that was not met before."""
-        structure = structure_of(graph.key, graph.marks, graph.firsts)
-        form = contextual_key((walk.plain, walk.create_graph, x64_enabled(), structure.form))
-        known: KnownStructure | None = self.tables.forms.get(form)
-        is_captured = known is None or not known.dynamic or known.structure.sizes == structure.sizes
-        dynamic = self.dynamic
-        if known is not None:
-            changed = structure.changes_from(known.structure)
-            dynamic = known.dynamic or bool(changed)
-            if changed and not known.dynamic:
-                self.levels.log_sizes(graph.nodes, changed)
-        else:
-            self.levels.log_miss(graph.nodes, structure, self.tables.structures())
-        capture = CapturingWalk(walk, graph).capture(edges, structure.sizes if dynamic else ())
-        if is_captured:
+        """Captures a walk and compiles it."""
+        structure = structure_of(graph.key, graph.key_offsets, graph.value_offsets)
+        is_dynamic, counts_as_capture = self.note_structure(walk, graph, structure)
+        capture = CapturingWalk(walk, graph).capture(edges, structure.sizes if is_dynamic else ())
+        if counts_as_capture:
             counters.add(self.name, captures=1)
             logs.warn_of_captures(self.name, graph.nodes, structure)
             self.levels.log_program(capture.program)
-        compiled = CompiledWalk(capture, self.compile(capture))
-        self.tables.forms.put(form, KnownStructure(structure, dynamic))
-        return compiled
+        return CompiledWalk(capture, self.compile(capture))
+
+    def note_structure(
+        self, walk: Walk, graph: WalkGraph, structure: Structure
+    ) -> tuple[bool, bool]:
+        """Whether the sizes of a structure are dynamic, and whether it counts as a capture; logs why."""
+        form = contextual_key((walk.plain, walk.create_graph, x64_enabled(), structure.form))
+        known: KnownStructure | None = self.tables.forms.get(form)
+        if known is None:
+            self.levels.log_miss(graph.nodes, structure, self.tables.structures())
+            is_dynamic, counts_as_capture = self.dynamic, True
+        else:
+            changes = structure.changes_from(known.structure)
+            if changes and not known.dynamic:
+                self.levels.log_sizes(graph.nodes, changes)
+            is_dynamic = known.dynamic or bool(changes)
+            # A walk of other dynamic sizes is captured too, but is another compilation alone.
+            counts_as_capture = not known.dynamic or not changes
+        self.tables.forms.put(form, KnownStructure(structure, is_dynamic))
+        return is_dynamic, counts_as_capture
 
     def compile(self, capture: Capture) -> Compiled | None:
         """What the compiler function makes of a captured program."""

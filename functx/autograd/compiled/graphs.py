@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from functx.autograd.compiled.functions import aval_of, rule_state
-from functx.autograd.compiled.splits import SplitKey, split_key
+from functx.autograd.compiled.keys import SplitKey, split_key
+from functx.autograd.compiled.traced_rules import aval_of_saved, rule_state
 from functx.autograd.engine import Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.hooks import NodeHooks
@@ -23,33 +23,46 @@ from functx.autograd.saved import PackedValue
 from functx.core.program import Literal
 
 SCALAR, PACKED = -1, -2
-"""In `WalkGraph.canonical`: a number, which may differ in the next walk, and a packed value."""
+"""Entries of `WalkGraph.canonical` for a number, which differs from walk to walk, and a packed value."""
 
 
 class WalkGraph:
     """The nodes of a walk in order, the values that they saved, and the key of its structure.
 
-    `values` holds the gradients of the roots, then what each node saved, from number `firsts[i]` for
+    `values` holds the gradients of the roots, then what each node saved, from number `value_offsets[i]` for
     node i; for a leaf, the value of its `.grad`. `canonical` has for each the number of the first value
-    that is the same array. The key, whose part for node i begins at `marks[i]`, holds no values
+    that is the same array. The key, whose part for node i begins at `key_offsets[i]`, holds no values
     and no hooks.
     """
 
-    __slots__ = ("canonical", "firsts", "hooks", "key", "marks", "nodes", "traced", "values")
+    __slots__ = (
+        "canonical",
+        "hooks",
+        "key",
+        "key_offsets",
+        "nodes",
+        "traced",
+        "value_offsets",
+        "values",
+    )
 
     def __init__(self, nodes: list[Node]):
         self.nodes = nodes
         self.values: list[Any] = []
         self.canonical: list[int] = []
-        self.firsts: list[int] = []
-        self.marks: list[int] = []
+        self.value_offsets: list[int] = []
+        self.key_offsets: list[int] = []
         self.hooks: dict[int, Hashable] = {}
         self.traced: dict[int, int] = {}
         self.key: tuple[tuple[Hashable, ...], tuple[int, ...]] = (), ()
 
 
 def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGraph | None:
-    """The graph of a walk; None if a value that a node saved is gone, or a rule raises."""
+    """The graph of a walk; None if it cannot be captured.
+
+    Then a saved value was freed or written to, a pullback does not exist, or a differentiated one has
+    captured arrays.
+    """
     nodes = walk.order
     graph = WalkGraph(nodes)
     position = {node: i for i, node in enumerate(nodes)}
@@ -59,7 +72,7 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
         structure += (
             position.get(edge.node, -1),
             edge.output_nr,
-            None if value is None else aval_of(value),
+            None if value is None else aval_of_saved(value),
         )
         reader.add(value)
     if walk.wanted is not None:
@@ -67,10 +80,10 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
         structure.append((walk.accumulate, *wanted))
     plain, number_of, add = walk.plain, position.get, reader.add
     for node in nodes:
-        graph.firsts.append(len(graph.values))
-        graph.marks.append(len(structure))
-        if node.hooks is not None and (hooks := hooks_key(node.hooks)) is not None:
-            graph.hooks[len(graph.firsts) - 1] = hooks
+        graph.value_offsets.append(len(graph.values))
+        graph.key_offsets.append(len(structure))
+        if node.hooks is not None and (hooks := hook_counts(node.hooks)) is not None:
+            graph.hooks[len(graph.value_offsets) - 1] = hooks
             structure.append(hooks)
         if type(node) is OperationNode:
             split, saved = node.split, node.saved
@@ -98,7 +111,7 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
             if before is not None and plain:
                 add(before.read())
         elif type(node) is FunctionNode and plain and (state := rule_state(node)) is not None:
-            graph.traced[len(graph.firsts) - 1] = len(state.values)
+            graph.traced[len(graph.value_offsets) - 1] = len(state.values)
             structure += (FunctionNode, state.key)
             for e in node.edges:
                 structure.append(e and (number_of(e.node, -1), e.output_nr))
@@ -168,9 +181,9 @@ class _Values:
         return self.plain
 
 
-def hooks_key(hooks: NodeHooks) -> Hashable:
+def hook_counts(hooks: NodeHooks) -> Hashable:
     """The numbers of hooks of each kind; None if there are none."""
     values = tuple([(i, len(table)) for i, table in sorted(hooks.values.items()) if table])
     retained = tuple(sorted(hooks.retained))
-    key = values, retained, len(hooks.pre), len(hooks.post), len(hooks.accumulated)
+    key = values, retained, len(hooks.pre), len(hooks.post), len(hooks.post_accumulate)
     return key if any(key) else None

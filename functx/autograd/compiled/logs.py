@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from functx.autograd.compiled.splits import SizeChange, Structure
+from functx.autograd.compiled.keys import SizeChange, Structure
 from functx.autograd.nodes import Node
 from functx.core.source_info import user_source
 from functx.lowering.recompilation import warn_of_repeats

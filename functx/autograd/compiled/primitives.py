@@ -12,11 +12,11 @@ from functx.core.types import ShapedArray
 
 
 class PythonCall(Primitive, abstract=True):
-    """A call of number `index` of the hooks that a walk is run with.
+    """Calls entry `index` of the list of hooks that a walk is run with.
 
     `types` are those of the outputs, where they do not follow from the operands.
 
-    Such equations are neither moved nor dropped, and refer to a walk, so they are not compiled.
+    Such equations are neither moved nor dropped, and cannot be lowered.
     """
 
     index: int
@@ -31,8 +31,8 @@ class PythonCall(Primitive, abstract=True):
 
     def lower(self, ctx: Any, *values: Any) -> Any:
         raise CapturedWalkError(
-            f"{self.name}: a captured walk calls Python between its compiled parts; got it to compile "
-            "as a whole",
+            f"{self.name}: a captured walk must be compiled in stages, since it calls Python; got its "
+            "program whole",
             fix="Return functx.compiled_autograd.compile_stages(program) from the compiler function.",
         )
 
@@ -40,7 +40,7 @@ class PythonCall(Primitive, abstract=True):
 class CallHook(PythonCall, abstract=True):
     """Calls the hooks of a node, which may replace the gradients that are the operands.
 
-    `kind` says which hooks: "value", "pre", "post", "accumulated"; "unpack" loads a saved value.
+    `kind` says which hooks: "value", "pre", "post", "post_accumulate"; "unpack" loads a saved value.
     """
 
     kind: str = "value"

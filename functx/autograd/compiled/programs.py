@@ -24,7 +24,7 @@ from functx.ops.operands import literal
 
 
 class RuleOrigin(NamedTuple):
-    """The rule that an equation of a captured walk comes from, and the number of its call; the root is 0."""
+    """The rule that an equation of a captured walk comes from, and the number of its node; the root is 0."""
 
     name: str
     number: int
@@ -50,7 +50,7 @@ class Groups(NamedTuple):
 
 
 class CapturedProgram(Program):
-    """The program of a captured walk; its inputs are arrays, then numbers, by `groups`.
+    """The program of a captured walk. Its inputs are arrays, then numbers, which `groups` names.
 
     Called with a list for each group, it runs the walk: it calls hooks, adds to `.grad`, and returns
     the gradients that are asked for. It empties the list of arrays.
@@ -70,7 +70,7 @@ class CapturedProgram(Program):
         self.compiled: Callable[..., list[Any]] | None = None
 
     def origin(self, eqn: Equation) -> RuleOrigin | None:
-        """The rule that an equation comes from, and the number of its call; None for the last equation."""
+        """The rule that an equation comes from, and the number of its node; None for one of no rule."""
         if isinstance(eqn.primitive, PythonCall):
             return self.origins.get(eqn.primitive.index)
         return self.origins.get(eqn.outputs[0]) if eqn.outputs else None
@@ -127,13 +127,13 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         for step in stages.steps:
             outs: Any = ()
             if type(step) is Stage:
-                outs = run_operation(step.operation, values_of(step.operands, env))
+                outs = run_operation(step.operation, read_slots(step.operands, env))
             elif type(step) is CallStep:
-                outs = hooks[step.number](*values_of(step.operands, env))
+                outs = hooks[step.number](*read_slots(step.operands, env))
             else:
                 assert type(step) is Accumulations
                 for number, slots in zip(step.numbers, step.operands, strict=True):
-                    hooks[number](*values_of(slots, env))
+                    hooks[number](*read_slots(slots, env))
             for n in step.last:
                 env[n] = None
             env += map(as_variable, outs)
@@ -149,6 +149,6 @@ def run_operation(operation: Operation, args: Sequence[Any]) -> list[Any]:
     return apply(None, operation.program, [*args, *operation.captured])
 
 
-def values_of(slots: Sequence[Slot], env: Sequence[Any]) -> list[Any]:
+def read_slots(slots: Sequence[Slot], env: Sequence[Any]) -> list[Any]:
     """The values of a run at slots."""
     return [env[n] if type(n) is int else n for n in slots]

@@ -8,28 +8,32 @@ from typing import Any
 
 from functx import ops
 from functx.autograd.compiled.calls import (
-    CallAccumulate,
-    CallUnpack,
+    AccumulationCall,
+    Fallback,
     Layout,
-    LeaveProgram,
+    UnpackCall,
     WalkCall,
     array_of,
-    gradients_of,
+    unflatten_gradients,
 )
 from functx.autograd.compiled.capture import Capture
-from functx.autograd.compiled.graphs import WalkGraph, hooks_key
-from functx.autograd.compiled.programs import values_of
+from functx.autograd.compiled.graphs import WalkGraph, hook_counts
+from functx.autograd.compiled.programs import read_slots
 from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stage, Stages
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.hooks import registrations
-from functx.autograd.variable import Variable, as_variable, variable_of_literal
+from functx.autograd.variable import Variable, as_variable
 from functx.core.errors import CapturedWalkError, WalkResultError, type_name
 from functx.core.program import Literal
 from functx.core.types import ShapedArray
 
 
 class WalkRun:
-    """One run of a captured walk: its nodes, and the values that saved-tensor hooks packed, by number."""
+    """One run of a captured walk.
+
+    `packed` holds the values that saved-tensor hooks packed, by number; `hooks` the numbers of hooks of
+    the nodes when the walk began.
+    """
 
     def __init__(self, walk: Walk, graph: WalkGraph, capture: Capture):
         self.walk, self.nodes, self.capture = walk, graph.nodes, capture
@@ -39,7 +43,7 @@ class WalkRun:
         self.packed = {
             call.number: values[call.number]
             for call in capture.calls
-            if isinstance(call, CallUnpack)
+            if isinstance(call, UnpackCall)
         }
 
     def has_other_hooks(self, position: int) -> bool:
@@ -48,18 +52,18 @@ class WalkRun:
             return False
         self.registrations = registrations.last
         nodes = enumerate(self.nodes[position:], position)
-        return any([n.hooks and hooks_key(n.hooks) != self.hooks.get(i) for i, n in nodes])
+        return any([n.hooks and hook_counts(n.hooks) != self.hooks.get(i) for i, n in nodes])
 
     def inputs(self, graph: WalkGraph) -> list[Any]:
-        """The values that the program takes, as those of the walk; `graph` keeps none."""
+        """The inputs of the program. Empties `graph.values`, so that each is freed after its last use."""
         values, graph.values = graph.values, []
         if self.walk.plain:
             return [values[n] for n in self.capture.inputs]
-        return [self.with_history(values[n], n, graph.firsts) for n in self.capture.inputs]
+        return [self.with_history(values[n], n, graph.value_offsets) for n in self.capture.inputs]
 
-    def with_history(self, x: Any, number: int, firsts: Sequence[int]) -> Any:
-        """Value number `number`, as one of a walk that is differentiable."""
-        position = bisect_right(firsts, number) - 1
+    def with_history(self, x: Any, number: int, value_offsets: Sequence[int]) -> Any:
+        """A value with its history, for a walk that is differentiated."""
+        position = bisect_right(value_offsets, number) - 1
         return x if position < 0 else self.walk.unpack(self.nodes[position], x)  # type: ignore[arg-type]
 
     def free_before(self, position: int | None) -> None:
@@ -79,28 +83,28 @@ class WalkRun:
         walk, calls = self.walk, self.capture.calls
         for step in stages.steps:
             if type(step) is Stage:
-                outs: Sequence[Any] = walk.apply(step.operation, values_of(step.operands, env))
+                outs: Sequence[Any] = walk.apply(step.operation, read_slots(step.operands, env))
             elif type(step) is Accumulations:
                 outs = ()
                 for number, slots in zip(step.numbers, step.operands, strict=True):
-                    calls[number](self, values_of(slots, env))
+                    calls[number](self, read_slots(slots, env))
             else:
                 assert type(step) is CallStep
                 call = calls[step.number]
                 # A walk in a hook may go through the nodes that this one has still to visit.
                 self.free_before(call.position + call.is_after_rule)
                 try:
-                    outs = call(self, values_of(step.operands, env))
-                except LeaveProgram as change:
-                    self.leave(step, env)
-                    change.visit_rest(walk)
+                    outs = call(self, read_slots(step.operands, env))
+                except Fallback as fallback:
+                    self.hand_over(step, env)
+                    fallback.visit_rest(walk)
                     walk.visit_pending(call.position + 1)
                     return
             for n in step.last:
                 env[n] = None
             env += outs
         self.free_before(None)
-        self.finish(values_of(stages.outputs, env))
+        self.finish(read_slots(stages.outputs, env))
 
     def run_function(self, graph: WalkGraph, function: Callable[..., Sequence[Any]]) -> None:
         """Runs the walk by the result of a compiler function, on lists."""
@@ -112,7 +116,7 @@ class WalkRun:
         del values
         if not any([call.calls_user for call in capture.calls]):
             self.free_before(None)
-        hooks = [HookOfList(self, call) for call in capture.calls]
+        hooks = [ListedCall(self, call) for call in capture.calls]
         packed = list(self.packed.values())
         outputs = function(inputs, list(groups.sizes), scalars, hooks, packed)
         inputs.clear()
@@ -122,26 +126,26 @@ class WalkRun:
 
     def finish(self, outputs: Sequence[Any]) -> None:
         """Gives the walk the gradients of the wanted edges."""
-        edges = list(self.walk.captured)
+        edges = list(self.walk.wanted_gradients)
         for i, value in zip(self.capture.outputs, outputs, strict=True):
-            self.walk.captured[edges[i]] = Gradient(value)
+            self.walk.wanted_gradients[edges[i]] = Gradient(value)
 
-    def leave(self, step: CallStep, env: Sequence[Any]) -> None:
-        """Gives the walk the gradients that nodes have by then, so that it goes on without the program."""
+    def hand_over(self, step: CallStep, env: Sequence[Any]) -> None:
+        """Gives the walk the gradients that are pending, so that it can go on node by node."""
         walk = self.walk
 
         def gradients(layout: Layout, slots: Sequence[Slot]) -> list[Gradient | None]:
-            return gradients_of(layout, iter(values_of(slots, env)))
+            return unflatten_gradients(layout, iter(read_slots(slots, env)))
 
         for position, layout, slots in step.pending:
             walk.pending[self.nodes[position]] = gradients(layout, slots)
-        edges = list(walk.captured)
-        for i, layout, slots in step.captured:
-            (walk.captured[edges[i]],) = gradients(layout, slots)
+        edges = list(walk.wanted_gradients)
+        for i, layout, slots in step.wanted:
+            (walk.wanted_gradients[edges[i]],) = gradients(layout, slots)
 
 
-class HookOfList:
-    """A call of Python, as an entry of the list of hooks of a run: a function of arrays, to Variables."""
+class ListedCall:
+    """An entry of the list of hooks of a run: a call of Python as a function of arrays, to Variables."""
 
     def __init__(self, run: WalkRun, call: WalkCall):
         self.run, self.call = run, call
@@ -150,11 +154,11 @@ class HookOfList:
         values = [self.value_of(x) for x in arrays]
         if self.call.calls_user:
             self.run.free_before(self.call.position + self.call.is_after_rule)
-        if isinstance(self.call, CallAccumulate) and len(values) == 2:
+        if isinstance(self.call, AccumulationCall) and len(values) == 2:
             values.append(self.run.walk.bind(ops.Add(), values))
         try:
             outs = self.call(self.run, values)
-        except LeaveProgram:
+        except Fallback:
             raise CapturedWalkError(
                 "compiled_autograd: with a compiler function, hooks and rules must give gradients and None "
                 "for the same values in each walk, and register no hooks on nodes that the walk has not visited; "
@@ -165,7 +169,7 @@ class HookOfList:
 
     def value_of(self, x: Any) -> Any:
         """An array as a value of the walk."""
-        array = variable_of_literal(x) if type(x) is Literal else as_variable(x)
+        array = as_variable(x)
         return array.read() if self.run.walk.plain else array
 
 

@@ -16,7 +16,7 @@ Slot = int | Literal
 
 
 class Stage(NamedTuple):
-    """Equations without calls of Python, as one operation; `last` are the slots that it reads last."""
+    """Equations without calls of Python, as one operation; `last` are the slots that no later step reads."""
 
     operation: Operation
     operands: Sequence[Slot]
@@ -24,13 +24,13 @@ class Stage(NamedTuple):
 
 
 class CallStep(NamedTuple):
-    """The call of Python of this number; `pending` and `captured` are those of the call, in slots."""
+    """A call of Python. `pending` and `wanted` are those of the call, in slots."""
 
     number: int
     operands: Sequence[Slot]
     last: Sequence[int]
     pending: Sequence[tuple[int, Any, Sequence[Slot]]] = ()
-    captured: Sequence[tuple[int, Any, Sequence[Slot]]] = ()
+    wanted: Sequence[tuple[int, Any, Sequence[Slot]]] = ()
 
 
 class Accumulations(NamedTuple):
@@ -42,7 +42,7 @@ class Accumulations(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """The steps of a walk: they append their results to the values of a run, which begin with the inputs."""
+    """The steps of a walk. A run is a list of values: the inputs, then the results of each step."""
 
     steps: Sequence[Stage | CallStep | Accumulations]
     outputs: Sequence[Slot]
@@ -128,7 +128,7 @@ class _Cutter:
         atoms = list(part.call.inputs)
         call = self.call_of(part.call)
         if call is not None:
-            for _, _, more in (*call.pending, *call.captured):
+            for _, _, more in (*call.pending, *call.wanted):
                 atoms += more
         return atoms
 
@@ -139,13 +139,13 @@ class _Cutter:
 
     def call_step(self, eqn: Equation, last: Sequence[int]) -> CallStep:
         call = self.call_of(eqn)
-        pending, captured = ((), ()) if call is None else (call.pending, call.captured)
+        pending, wanted = ((), ()) if call is None else (call.pending, call.wanted)
         return CallStep(
             number_of(eqn),
             self.slots_of(eqn.inputs),
             last,
             [(i, layout, self.slots_of(atoms)) for i, layout, atoms in pending],
-            [(i, layout, self.slots_of(atoms)) for i, layout, atoms in captured],
+            [(i, layout, self.slots_of(atoms)) for i, layout, atoms in wanted],
         )
 
     def add_slots(self, variables: Sequence[Var]) -> None:
@@ -176,8 +176,8 @@ def variables_in(atoms: Sequence[Atom]) -> list[Var]:
 def split_at_calls(program: Program) -> list[_Part]:
     """The equations between calls of Python, and the calls.
 
-    An accumulation is none of the user's code, so it happens at the end of the part that it is in,
-    which computes the sum.
+    An accumulation calls no code of the user, so it waits until the part that it is in has run, which
+    computes the sum.
     """
     parts: list[_Part] = []
     part: list[Equation] = []

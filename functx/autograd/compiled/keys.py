@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-from functx.autograd.compiled.functions import Size
+from functx.autograd.compiled.traced_rules import Size
 from functx.autograd.nodes import OperationSplit
 from functx.core.caches import clear_on_rule_change
 from functx.core.primitive import Primitive
@@ -15,7 +15,7 @@ from functx.core.types import ShapedArray
 
 
 class SplitKey:
-    """The key of all splits that have equal programs; keys are compared by identity."""
+    """The interned key of a split: splits with equal programs have the same object."""
 
     __slots__ = ("_form", "has_captures", "name", "program")
 
@@ -72,14 +72,21 @@ class Structure:
     """The structure of a walk apart from sizes, and the sizes.
 
     `form` has a part for the roots, then one for each node; `sizes` are all sizes, in order, of which
-    those of part i begin at `marks[i]`.
+    those of part i begin at `key_offsets[i]`.
     """
 
-    def __init__(self, parts: list[Hashable], sizes: list[int], marks: list[int], length: int):
-        self.form, self.sizes, self.marks, self.length = tuple(parts), tuple(sizes), marks, length
+    def __init__(
+        self, parts: list[Hashable], sizes: list[int], key_offsets: list[int], length: int
+    ):
+        self.form, self.sizes, self.key_offsets, self.length = (
+            tuple(parts),
+            tuple(sizes),
+            key_offsets,
+            length,
+        )
 
     def first_difference(self, others: Sequence[Structure]) -> int:
-        """The position of the first node at which no other structure is like this one; -1 for the roots."""
+        """The position of the first node that ends a prefix of no other structure; -1 for the roots."""
         common = 0
         for other in others:
             pairs = zip(self.form, other.form, strict=False)
@@ -92,8 +99,8 @@ class Structure:
         changes = []
         for i, (old, new) in enumerate(zip(other.sizes, self.sizes, strict=True)):
             if old != new:
-                part = bisect_right(self.marks, i) - 1
-                changes.append(SizeChange(part - 1, i - self.marks[part], old, new))
+                part = bisect_right(self.key_offsets, i) - 1
+                changes.append(SizeChange(part - 1, i - self.key_offsets[part], old, new))
         return changes
 
 
@@ -107,15 +114,21 @@ class SizeChange(NamedTuple):
 
 
 def structure_of(
-    key: tuple[Sequence[Hashable], Sequence[int]], marks: Sequence[int], firsts: Sequence[int]
+    key: tuple[Sequence[Hashable], Sequence[int]],
+    key_offsets: Sequence[int],
+    value_offsets: Sequence[int],
 ) -> Structure:
-    """The structure of a walk, from its key, whose parts for node i begin at `marks[i]` and `firsts[i]`."""
+    """The structure of a walk, from its key, whose parts for node i begin at `key_offsets[i]` and `value_offsets[i]`."""
     entries, canonical = key
     parts: list[Hashable] = []
     sizes: list[int] = []
     starts: list[int] = []
     ranges = zip(
-        [0, *marks], [*marks, len(entries)], [0, *firsts], [*firsts, len(canonical)], strict=True
+        [0, *key_offsets],
+        [*key_offsets, len(entries)],
+        [0, *value_offsets],
+        [*value_offsets, len(canonical)],
+        strict=True,
     )
     for first, last, first_value, last_value in ranges:
         starts.append(len(sizes))
@@ -163,7 +176,7 @@ def type_without_sizes(aval: ShapedArray, sizes: list[int]) -> Hashable:
 
 
 def _literal_form(atom: Any) -> Hashable:
-    # Numbers may follow from sizes, as in a mean.
+    # A number may be computed from a size, as 1/n in a mean.
     return atom.aval  # type: ignore[no-any-return]
 
 

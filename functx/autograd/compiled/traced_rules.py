@@ -46,8 +46,8 @@ class RuleState(NamedTuple):
 def rule_state(node: FunctionNode) -> RuleState | None:
     """The state of the rule of a node; None if it must be called in each walk.
 
-    That is a rule that refers to objects that can change, such as lists or instances of classes, and one
-    of a class with `is_opaque`.
+    Such a rule refers to objects that can change, as lists or instances of classes, is of a class with
+    `is_opaque`, or has attributes without a key.
     """
     saved = node.context.__dict__["_functx_saved"]
     rule: Any = backward_rule(node.function)
@@ -65,7 +65,7 @@ def rule_state(node: FunctionNode) -> RuleState | None:
             function_fingerprint(rule, _PACKAGES),
             tuple([SavedValue if type(x) is SavedValue else static_key(x) for x in saved]),
             tuple([(name, attribute_key(x)) for name, x in attributes.items()]),
-            tuple(map(aval_of, values)),
+            tuple(map(aval_of_saved, values)),
             state_of(node.context).materialize,
             node.context.needs_input_grad,
             tuple(node.in_avals),
@@ -79,7 +79,7 @@ def rule_state(node: FunctionNode) -> RuleState | None:
     return RuleState(key, values)
 
 
-def aval_of(x: Any) -> ShapedArray:
+def aval_of_saved(x: Any) -> ShapedArray:
     """The type of a value of a walk, or of one that a node saved."""
     if isinstance(x, Variable):
         return x.aval_
