@@ -233,8 +233,8 @@ class FirstUse(NamedTuple):
 class CapturedVariables:
     """The captured Variables of a function.
 
-    Those that it writes to have the values of the first call again during the recomputation; others must
-    keep their values until then.
+    During the recomputation, the Variables that it writes to have the values of the first call again; all
+    others must keep their values until then.
     """
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ class JittedSteps:
             )
         with _lock:
             whole_key = key, current_modes(), saving_hooks.get(), current_anomalies()
-            steps: list[Step] | None = self.steps.get(whole_key)
+            steps: list[JittedStep] | None = self.steps.get(whole_key)
             if steps is None:
                 steps = []
                 self.steps.put(whole_key, steps)
@@ -97,8 +97,8 @@ class JittedSteps:
                 with self.function.tracing():
                     step, found = trace_step(fun, in_tree, avals)
                 if not step.traced.kept and step.places.hold(fun, found):
-                    # One that stores what it makes, or puts other Variables in place of those that it
-                    # reads, finds something else next time.
+                    # A step that stores what it makes, or replaces Variables that it reads, finds other
+                    # ones next time.
                     steps.insert(0, step)
                     del steps[STEPS_OF_A_KEY:]
             if step.needs_history and may_be_node and not step.is_no_node:
@@ -133,7 +133,9 @@ def call_uncompiled(fun: Function, leaves: Sequence[Any], in_tree: tree.TreeDef)
     return fun(*args, **kwargs)
 
 
-def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> tuple[Step, list[Variable]]:
+def trace_step(
+    fun: Function, in_tree: tree.TreeDef, avals: Avals
+) -> tuple[JittedStep, list[Variable]]:
     """The step that a call is, and its Variables, all as they were before."""
     search = PlaceSearch(fun)
     trace = StepTrace(function_name(fun), argument_names(fun, in_tree, avals))
@@ -162,10 +164,10 @@ def trace_step(fun: Function, in_tree: tree.TreeDef, avals: Avals) -> tuple[Step
                 "after that act, or write it to a Variable (m[...] = value)."
             )
         raise
-    return Step(complete(), flat.out_tree, len(avals), search.places_of(found)), found
+    return JittedStep(complete(), flat.out_tree, len(avals), search.places_of(found)), found
 
 
-class Step:
+class JittedStep:
     """A traced step of a jitted function, and its executable once it has run.
 
     `donated` holds the numbers of the roots whose memory is reused, and of their new values. The Variables at

@@ -167,7 +167,7 @@ class NewGrad(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a step changes of the Variable number `variable`.
+    """The changes that a step makes to the Variable number `variable`.
 
     `value` is its new value, if any; `counts` are the versions and writes to add. With `sets_grad`, the
     Variable number `grad` becomes its `.grad`, or None; -1 is the first new one, and others are below.
@@ -294,7 +294,7 @@ class StepTrace(TracedRecording):
         state, grad = self.states[position], x._grad
         state.reads_grad |= not state.sets_grad
         if grad is not None and grad._recorded.recording is not self:
-            # One that the step itself has set is found by its name.
+            # A gradient that the step itself has set is found by a reference to it.
             self.note(grad, None if state.sets_grad else position)
 
     def note_new_grad(self, x: Variable) -> None:
@@ -319,9 +319,9 @@ class StepTrace(TracedRecording):
         self.states.append(of_base)
 
     def gather(self, args: Sequence[Variable], results: Sequence[Any]) -> Callable[[], TracedStep]:
-        """What the step returns and changes, once its function has ended.
+        """A function that returns the traced step, from the results and the changes at its end.
 
-        The result is to be called when no frame of the function is left.
+        It is to be called when no frame of the step's function is left.
         """
         outputs: dict[Atom, Tracer] = {}
         num_args = len(args)
@@ -405,7 +405,7 @@ class StepTrace(TracedRecording):
         )
 
     def changes(self, atom_of: Callable[[Any], Atom]) -> tuple[list[Change], list[NewGrad]]:
-        """What the step changes of captured Variables, and the new gradients among that."""
+        """The changes of captured Variables, and the new gradients among them."""
         changes = []
         new_grads: dict[int, tuple[int, NewGrad]] = {}
 
@@ -423,7 +423,7 @@ class StepTrace(TracedRecording):
             number, _ = new_grads.setdefault(id(grad), (-1 - len(new_grads), new))
             return number
 
-        # Those that become gradients are noted meanwhile.
+        # The loop also visits Variables that become gradients, which it notes.
         for i, state in enumerate(self.states):
             x, fields, value, counts = state.variable, state.fields, None, (0, 0)
             if hook_keys_of(x) != state.hook_keys:

@@ -154,7 +154,7 @@ def is_of_package(value: object) -> bool:
 
 
 def parts(x: Any) -> Iterator[tuple[Reader, Any, object]]:
-    """What an object leads to, and how."""
+    """The objects that `x` refers to, each with the function and the key that read it from `x`."""
     if isinstance(x, (list, tuple, deque)):
         yield from zip(repeat(read_items), count(), x, strict=False)
     elif isinstance(x, dict):

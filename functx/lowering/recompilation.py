@@ -37,7 +37,7 @@ _MAX_RECORDED_OPERATIONS = 200
 """The number of operations that a record keeps, to find one that differs."""
 
 
-class Record(Protocol):
+class RepeatRecord(Protocol):
     """One compilation or capture, as far as it is compared with the next."""
 
     def may_be_same_function(self, before: Self) -> bool:
@@ -220,7 +220,11 @@ def record_compilation(
 
 
 def warn_of_repeats(
-    source: Source, code: CodeType, kind: object, record: Callable[[], Record], requirement: str
+    source: Source,
+    code: CodeType,
+    kind: object,
+    record: Callable[[], RepeatRecord],
+    requirement: str,
 ) -> None:
     """Counts a compilation or capture of `code` by the call at `source`; warns when there are too many."""
     key = id(source[0]), source[1], id(code), kind

@@ -32,11 +32,11 @@ from functx.testing.numerical_derivatives import Array, central_difference, wide
 from functx.testing.reference import interpret_in_numpy
 from functx.testing.rule_evaluation import (
     BATCH_SIZES,
+    CheckedOperation,
     Dims,
     EvaluationName,
     EvaluationResults,
     InterpretedRules,
-    Operation,
     as_list,
     checked_tracing,
     lower_side_by_side,
@@ -156,7 +156,7 @@ class RuleCase:
         }
 
     @cached_property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[CheckedOperation]:
         """What must be lowered as it is defined.
 
         It is the primitive in every dtype of the sample, and each operation of its rules.
@@ -166,7 +166,7 @@ class RuleCase:
             for name, program in self.programs.items():
                 dtype = DTYPES_BY_SHORT_NAME[name] if self.avals else None
                 draws = [draw_operands(self.sample, seed, dtype) for seed in (1, 0, 11, 12)]
-                operations.append(Operation(self.primitive, program, draws))
+                operations.append(CheckedOperation(self.primitive, program, draws))
         return operations
 
     @cached_property

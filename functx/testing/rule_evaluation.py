@@ -73,7 +73,7 @@ def checked_tracing(x64: bool = True) -> Iterator[None]:
         program_checks.enabled = enabled
 
 
-class Operation(NamedTuple):
+class CheckedOperation(NamedTuple):
     """A primitive, the program that applies it to operands of some types, and sets of operands."""
 
     primitive: Primitive
@@ -113,7 +113,7 @@ class InterpretedRules:
         self.case = case
         self.programs: dict[EvaluationName, TracedEvaluation] = {}
         self.results: EvaluationResults = {}
-        self.operations: dict[Hashable, Operation] = {}
+        self.operations: dict[Hashable, CheckedOperation] = {}
         self._draws: set[Hashable] = set()
         for name, evaluation in rule_evaluations(case).items():
             try:
@@ -168,7 +168,7 @@ class InterpretedRules:
             draw = key, tuple([x.tobytes() for x in operands])
             if draw not in self._draws:
                 self._draws.add(draw)
-                alone = Operation(eqn.primitive, one_equation(eqn), [])
+                alone = CheckedOperation(eqn.primitive, one_equation(eqn), [])
                 self.operations.setdefault(key, alone).draws.append(operands)
 
 
@@ -401,7 +401,7 @@ def lower_side_by_side(programs: Sequence[Program]) -> jax.stages.Lowered:
 
 
 def run_side_by_side(
-    operations: Sequence[Operation], lowered: jax.stages.Lowered | None = None
+    operations: Sequence[CheckedOperation], lowered: jax.stages.Lowered | None = None
 ) -> list[list[list[Array]]]:
     """The outputs of each operation on each of its sets of operands, all compiled together.
 

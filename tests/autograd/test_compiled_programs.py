@@ -13,6 +13,7 @@ from functx import compiled_autograd
 from functx.autograd import Function, Variable, grad, queue_callback
 from functx.compiled_autograd import CapturedProgram, compile_stages, enable
 from functx.core.errors import CapturedWalkError, WalkResultError
+from functx.core.program import Program
 from functx.core.rewriting import apply
 
 X = onp.array([0.5, -1.0, 2.0], "float32")
@@ -349,3 +350,15 @@ def test_a_hook_that_gives_none_now_and_then_is_refused_with_a_compiler_function
             else:
                 y.sum().backward()
                 assert x.grad.tolist() == [2] * 3
+
+
+def test_a_compiler_function_may_drop_calls_and_names():
+    def without_callbacks(program):
+        equations = [eqn for eqn in program.equations if eqn.primitive.name != "run_callbacks"]
+        return compile_stages(Program("changed", program.inputs, equations, program.outputs))
+
+    with enable(without_callbacks):
+        for _ in range(2):
+            x = leaf()
+            (np.sin(x) * 2.0).sum().backward()
+            onp.testing.assert_allclose(x.grad, 2 * onp.cos(X), rtol=1e-6)

@@ -11,7 +11,7 @@ from functx.core.types import DTYPES_BY_SHORT_NAME, is_inexact, kind
 from functx.ops.families import Elementwise
 from functx.testing.reference import apply_primitive, narrow_array, widen_array
 from functx.testing.rule_cases import accepted_dtypes
-from functx.testing.rule_evaluation import Operation, checked_tracing, run_side_by_side
+from functx.testing.rule_evaluation import CheckedOperation, checked_tracing, run_side_by_side
 from functx.testing.rules import DEFINITION_TOLERANCES
 from tests.ops.registry import PRIMITIVES
 
@@ -43,7 +43,7 @@ def special_results(dtype_name):
                 grid = [x.ravel() for x in np.meshgrid(*[values] * len(avals), indexing="ij")]
                 avals = [a.update(shape=x.shape) for a, x in zip(avals, grid, strict=True)]
                 program, _ = trace(lambda *xs, p=primitive: [p(*xs)], avals)
-                operations[name] = Operation(primitive, program, [grid])
+                operations[name] = CheckedOperation(primitive, program, [grid])
         results = run_side_by_side(list(operations.values()))
     return {
         name: (args, out)

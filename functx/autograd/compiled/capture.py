@@ -341,7 +341,7 @@ class CapturingWalk(Walk):
         """Appends a call of the hooks of a node on operands; the gradients that replace `results`."""
         layouts = [layout_of(gradients) for gradients in operands]
         values = [x for gradients in operands for x in flatten_gradients(gradients)]
-        # Those of the operands, unless there are others.
+        # Without types, the outputs have the types of the operands.
         types = [] if len(operands) == 1 else [x.aval for x in flatten_gradients(results)]
         equation = call(self.position[node], layouts, layout_of(results))
         outs = self.append_call(CallHook, equation, values, types, kind=kind)

@@ -47,7 +47,7 @@ class KnownStructure:
 
 
 class WalkTables:
-    """What a compiler has seen: compiled walks by the keys of their graphs, and structures by form."""
+    """The tables of a compiler: compiled walks by the keys of their graphs, and structures by form."""
 
     def __init__(self) -> None:
         self.walks = Cache("captured walks", 512)
@@ -197,7 +197,7 @@ class WalkCompiler:
         return is_dynamic, counts_as_capture
 
     def compile(self, capture: Capture) -> Compiled | None:
-        """What the compiler function makes of a captured program."""
+        """The function that the compiler function returns for a captured program; None for the default."""
         if self.compiler_fn is None:
             return None
         function = self.compiler_fn(capture.program)

@@ -163,7 +163,7 @@ class _Values:
         return True
 
     def with_history(self, x: SavedValue) -> object:
-        """What a saved value has in common with another one of the same value and history."""
+        """The identity of a saved value with its history."""
         if x.dual is not None or x.output is not None:
             return object()
         edge = x.edge
@@ -171,14 +171,15 @@ class _Values:
 
     def add_captured(self, pullbacks: Sequence[Operation]) -> bool:
         """Adds the arrays that pullbacks have captured; False for ones that are differentiated."""
-        for pullback in pullbacks if self.plain else ():
-            for x in pullback.captured:
-                operand = operand_of(x)
-                is_array = type(operand) is Recorded
-                number = self.known.setdefault(id(x), len(self.values)) if is_array else SCALAR
-                self.canonical.append(number)
-                self.values.append(operand)
-        return self.plain
+        if not self.plain:
+            return False
+        for x in [x for pullback in pullbacks for x in pullback.captured]:
+            operand = operand_of(x)
+            is_array = type(operand) is Recorded
+            number = self.known.setdefault(id(x), len(self.values)) if is_array else SCALAR
+            self.canonical.append(number)
+            self.values.append(operand)
+        return True
 
 
 def hook_counts(hooks: NodeHooks) -> Hashable:

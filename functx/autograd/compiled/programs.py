@@ -10,7 +10,7 @@ from functx.autograd.compiled.stages import (
     Accumulations,
     CallStep,
     Slot,
-    Stage,
+    StageStep,
     cut_into_stages,
     is_call,
     number_of,
@@ -109,12 +109,13 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         hooks: Sequence[Callable[..., Any]],
         packed: Sequence[Any],
     ) -> list[Any]:
-        lengths = len(inputs), len(scalars), len(hooks)
-        wanted = len(program.inputs) - num_scalars, num_scalars, num_hooks
-        if lengths != wanted:
+        count = len(inputs) + len(scalars)
+        is_other_split = bool(names) and len(scalars) != num_scalars
+        if count != len(program.inputs) or is_other_split or len(hooks) < num_hooks:
+            wanted = len(program.inputs) - num_scalars, num_scalars, num_hooks
             raise CapturedWalkError(
                 "a captured walk: there must be as many arrays, numbers and hooks as in program.groups; "
-                f"got {lengths}, expected {wanted}",
+                f"got {(len(inputs), len(scalars), len(hooks))}, expected {wanted}",
                 fix="Pass the lists on as they are given.",
             )
         avals = program.in_avals[len(inputs) :]
@@ -126,7 +127,7 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         inputs.clear()
         for step in stages.steps:
             outs: Any = ()
-            if type(step) is Stage:
+            if type(step) is StageStep:
                 outs = run_operation(step.operation, read_slots(step.operands, env))
             elif type(step) is CallStep:
                 outs = hooks[step.number](*read_slots(step.operands, env))

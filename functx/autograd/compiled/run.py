@@ -19,7 +19,7 @@ from functx.autograd.compiled.calls import (
 from functx.autograd.compiled.capture import Capture
 from functx.autograd.compiled.graphs import WalkGraph, hook_counts
 from functx.autograd.compiled.programs import read_slots
-from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stage, Stages
+from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stages, StageStep
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.hooks import registrations
 from functx.autograd.variable import Variable, as_variable
@@ -82,7 +82,7 @@ class WalkRun:
             self.free_before(None)
         walk, calls = self.walk, self.capture.calls
         for step in stages.steps:
-            if type(step) is Stage:
+            if type(step) is StageStep:
                 outs: Sequence[Any] = walk.apply(step.operation, read_slots(step.operands, env))
             elif type(step) is Accumulations:
                 outs = ()

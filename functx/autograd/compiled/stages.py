@@ -15,7 +15,7 @@ Slot = int | Literal
 """The number of a value of a run, or a constant."""
 
 
-class Stage(NamedTuple):
+class StageStep(NamedTuple):
     """Equations without calls of Python, as one operation; `last` are the slots that no later step reads."""
 
     operation: Operation
@@ -44,14 +44,14 @@ class Accumulations(NamedTuple):
 class Stages(NamedTuple):
     """The steps of a walk. A run is a list of values: the inputs, then the results of each step."""
 
-    steps: Sequence[Stage | CallStep | Accumulations]
+    steps: Sequence[StageStep | CallStep | Accumulations]
     outputs: Sequence[Slot]
     calls_users: bool
 
     @property
     def compiled(self) -> int:
         """The number of steps that are compiled."""
-        return sum([type(step) is Stage for step in self.steps])
+        return sum([type(step) is StageStep for step in self.steps])
 
 
 def cut_into_stages(program: Program, calls: Sequence[WalkCall] = ()) -> Stages:
@@ -100,7 +100,7 @@ class _Cutter:
     def __init__(self, calls: Sequence[WalkCall]):
         self.calls = calls
         self.slots: dict[Var, int] = {}
-        self.steps: list[Stage | CallStep | Accumulations] = []
+        self.steps: list[StageStep | CallStep | Accumulations] = []
 
     def add_step(self, part: _Part, read: Sequence[Var], last: Sequence[Var]) -> None:
         """Adds the step of a part that reads the variables `read`, of which `last` are not read again."""
@@ -116,7 +116,9 @@ class _Cutter:
             return
         before = [v for v in read if v in self.slots]
         stage = Program("CompiledAutograd", before, part.equations, part.outputs)
-        self.steps.append(Stage(operation_of(stage), [self.slots[v] for v in before], last_slots))
+        self.steps.append(
+            StageStep(operation_of(stage), [self.slots[v] for v in before], last_slots)
+        )
         self.add_slots(part.outputs)
 
     def atoms_read(self, part: _Part) -> list[Atom]:
