@@ -36,7 +36,6 @@ LAYERS = [
     "nn",
     "scipy",
     "debug",
-    "aot",
     "tools",
     "testing",
     "decomp",
@@ -46,6 +45,7 @@ LAYERS = [
     "interop",  # JAX functions as programs, and programs inside JAX
     "autograd",  # PyTorch's imperative autograd
     "compiled_autograd",  # its walks as programs
+    "aot",  # a function as a forward and a backward program
     "api",  # the public functions
     "__init__",  # the public names
 ]
