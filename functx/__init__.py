@@ -73,6 +73,7 @@ __all__ = [
     "from_jax",
     "functionalize",
     "grad",
+    "grad_and_value",
     "hessian",
     "hook_grad",
     "hvp",

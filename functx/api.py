@@ -16,7 +16,7 @@ with _garbage_collection.paused_for_import():
     from functx.ops.autodiff import checkpoint_name, stop_gradient
     from functx.ops.callbacks import io_callback, pure_callback
     from functx.transforms.decompose import decompose
-    from functx.transforms.grad import grad, value_and_grad
+    from functx.transforms.grad import grad, grad_and_value, value_and_grad
     from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
     from functx.transforms.jvp import jvp, linearize, vjp
     from functx.transforms.linear_transpose import linear_transpose
@@ -35,6 +35,7 @@ __all__ = [
     "eval_shape",
     "functionalize",
     "grad",
+    "grad_and_value",
     "hessian",
     "hook_grad",
     "hvp",

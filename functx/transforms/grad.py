@@ -1,4 +1,4 @@
-"""`grad` and `value_and_grad`: the derivatives of scalar functions."""
+"""`grad`, `value_and_grad` and `grad_and_value`: the derivatives of scalar functions."""
 
 from __future__ import annotations
 
@@ -79,6 +79,30 @@ def value_and_grad(
     )
 
 
+def grad_and_value(
+    fun: Function | None = None,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Function:
+    """The function that computes `(gradient, fun(...))`, in PyTorch's order; see `grad` for the arguments.
+
+    With `has_aux`, the result is `(gradient, (value, aux))`.
+
+    >>> import functx
+    >>> slope, value = functx.grad_and_value(lambda x: x ** 3)(2.0)
+    >>> float(slope), float(value)
+    (12.0, 8.0)
+    """
+    if fun is None:
+        return as_decorator(grad_and_value, locals())
+    check_callable(fun, "grad_and_value")
+    return make_gradient_function(
+        fun, argnums, has_aux, holomorphic, allow_int, kind="grad_and_value"
+    )
+
+
 def make_gradient_function(
     fun: Function,
     argnums: Argnums,
@@ -87,7 +111,7 @@ def make_gradient_function(
     allow_int: bool = False,
     kind: str = "grad",
 ) -> Function:
-    """The result of `grad` or `value_and_grad` of `fun`; messages name the transform `kind`."""
+    """The result of `grad`, `value_and_grad` or `grad_and_value` of `fun`: the transform `kind`."""
     differentiated = DifferentiatedFunction(
         fun,
         fun,
@@ -100,7 +124,7 @@ def make_gradient_function(
         has_aux,
         allow_int,
     )
-    with_value = kind == "value_and_grad"
+    with_value = kind != "grad"
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         call = differentiated.trace(args, kwargs)
@@ -112,10 +136,13 @@ def make_gradient_function(
         # Copied before the arguments are written to: a gradient may be one of them.
         grads = call.unflatten(copy_transform_results(outs[count:], operands))
         results = traced.finish_call(operands, outs[:count])
-        if has_aux:
-            primal = tree.unflatten(traced.out_tree, results if with_value else [None, *results])
-            return (primal, grads) if with_value else (grads, primal[1])
-        return (results[0], grads) if with_value else grads
+        if not with_value:
+            # The value, the first leaf, was not computed.
+            return (
+                (grads, tree.unflatten(traced.out_tree, [None, *results])[1]) if has_aux else grads
+            )
+        primal = tree.unflatten(traced.out_tree, results)
+        return (primal, grads) if kind == "value_and_grad" else (grads, primal)
 
     return wrap_transform(wrapper, fun, kind)
 

@@ -13,6 +13,7 @@ from functx.core.errors import (
     ArgumentError,
     AxisError,
     AxisSizeError,
+    FunctxError,
     InAxesError,
     OutAxesError,
     RuleError,
@@ -173,22 +174,32 @@ def remove_axis(aval: ShapedArray, dim: int | None) -> ShapedArray:
     return aval.update(shape=(*aval.shape[:dim], *aval.shape[dim + 1 :]))
 
 
+class _DefaultAxis(int):
+    """Axis 0 as the default of an argument, which is not the same object as a 0 that is passed."""
+
+
+_DEFAULT_AXIS = _DefaultAxis(0)
+
+
 def vmap(
     fun: Function | None = None,
-    in_axes: PyTree = 0,
-    out_axes: PyTree = 0,
+    in_axes: PyTree = _DEFAULT_AXIS,
+    out_axes: PyTree = _DEFAULT_AXIS,
     axis_name: Hashable = None,
     axis_size: int | None = None,
     spmd_axis_name: Hashable = None,
     *,
     chunk_size: int | None = None,
+    in_dims: PyTree = _DEFAULT_AXIS,
+    out_dims: PyTree = _DEFAULT_AXIS,
 ) -> Function:
     """Map `fun` over an axis of its arguments, as a loop would but in one program.
 
     `in_axes` gives the mapped axis of each positional argument, or None for one that every call
     shares: an int for all arguments, or a tuple with an int, None, or a tree prefix of ints and
     None for each. Keyword arguments are mapped over their first axis. `out_axes` gives in the same
-    way the position of the mapped axis in the results. All mapped axes must have one length;
+    way the position of the mapped axis in the results. PyTorch's names `in_dims` and `out_dims` stand
+    for them as well. All mapped axes must have one length;
     `axis_size` gives it if no argument is mapped. Collectives such as `lax.psum` over `axis_name`
     work across the mapped axis. `spmd_axis_name` names the axes of a device mesh that the mapped
     axis is sharded over, for `lax.with_sharding_constraint` inside `fun`. With `chunk_size`, a loop
@@ -205,6 +216,8 @@ def vmap(
     if fun is None:
         return as_decorator(vmap, locals())
     check_callable(fun, "vmap")
+    in_axes = _either_axes(in_axes, in_dims, "in", InAxesError, fun)
+    out_axes = _either_axes(out_axes, out_dims, "out", OutAxesError, fun)
     # Chunks use `scan`, and `lax.map`, defined beside it, uses vmap.
     from functx.transforms.chunked_batching import ChunkedBatch, check_chunk_size, needs_chunking
 
@@ -273,6 +286,21 @@ def vmap(
         return tree.unflatten(traced.out_tree, outs)
 
     return wrap_transform(wrapper, fun, "vmap")
+
+
+def _either_axes(
+    axes: PyTree, dims: PyTree, prefix: str, error: type[FunctxError], fun: Function
+) -> PyTree:
+    """The axes under the name that was passed, of `in_axes` and `in_dims`, or 0."""
+    if dims is _DEFAULT_AXIS:
+        return axes
+    if axes is not _DEFAULT_AXIS:
+        raise error(
+            f"vmap({function_name(fun)}): {prefix}_axes or {prefix}_dims must be passed, which mean "
+            f"the same; got both, {axes!r} and {dims!r}",
+            fix=f"Leave {prefix}_dims out.",
+        )
+    return dims
 
 
 def _element_strides(leaves: Values, dims: Sequence[int | None]) -> ArgumentStrides:

@@ -236,3 +236,22 @@ def test_cotangents_of_slices_are_put_together_and_not_each_padded_and_added():
 
     names = Counter(eqn.primitive.name for eqn in functx.make_ir(functx.grad(f))(np.zeros(8)))
     assert names["pad"] == 0 and names["add"] <= 1 and names["concatenate"] <= 2
+
+
+def test_grad_and_value_has_the_order_of_pytorch():
+    def f(x, scale):
+        y = scale * x
+        return (y * y).sum(), {"y": y}
+
+    x = np.arange(3.0, dtype="f")
+    slopes, value = functx.grad_and_value(lambda *args: f(*args)[0], argnums=(0, 1))(x, 2.0)
+    np.testing.assert_allclose(slopes[0], 8 * x)
+    assert (float(slopes[1]), float(value)) == (20.0, 20.0)
+    slope, (value, aux) = functx.vmap(
+        functx.jit(functx.grad_and_value(f, has_aux=True)), in_dims=(0, None)
+    )(x, 2.0)
+    np.testing.assert_allclose(slope, 8 * x)
+    np.testing.assert_allclose(value, (2 * x) ** 2)
+    np.testing.assert_allclose(aux["y"], 2 * x)
+    with pytest.raises(functx.errors.GradientError, match="grad_and_value"):
+        functx.grad_and_value(lambda x: x)(x)

@@ -162,3 +162,15 @@ def test_a_value_without_dependence_on_the_batch_is_concrete():
 
 def test_the_size_of_a_data_dependent_result_is_refused():
     refused(functx.errors.FunctxError, lambda: vmap(lambda x: xp.nonzero(x)[0])(rows), "size")
+
+
+def test_in_dims_and_out_dims_are_in_axes_and_out_axes():
+    def f(x, y):
+        return xp.outer(x, y)
+
+    wanted = vmap(f, in_axes=(1, None), out_axes=-1)(rows, row)
+    np.testing.assert_array_equal(vmap(f, in_dims=(1, None), out_dims=-1)(rows, row), wanted)
+    np.testing.assert_array_equal(vmap(in_dims=1)(xp.sum)(rows), rows.sum(0))
+    refused(InAxesError, lambda: vmap(f, in_axes=0, in_dims=0), "in_dims", "both, 0 and 0")
+    refused(OutAxesError, lambda: vmap(f, out_axes=None, out_dims=1), "both, None and 1")
+    refused(InAxesError, lambda: vmap(f, in_dims="01"), "str", "'01'")
