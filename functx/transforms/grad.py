@@ -111,7 +111,7 @@ def make_gradient_function(
     allow_int: bool = False,
     kind: str = "grad",
 ) -> Function:
-    """The result of `grad`, `value_and_grad` or `grad_and_value` of `fun`: the transform `kind`."""
+    """The result of the transform `kind` of `fun`, by default `grad`; messages name it."""
     differentiated = DifferentiatedFunction(
         fun,
         fun,
@@ -124,7 +124,7 @@ def make_gradient_function(
         has_aux,
         allow_int,
     )
-    with_value = kind != "grad"
+    with_value = kind in ("value_and_grad", "grad_and_value")
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         call = differentiated.trace(args, kwargs)
