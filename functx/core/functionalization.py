@@ -101,6 +101,13 @@ class ViewStep(NamedTuple):
         return self.view, tuple([x.atom for x in self.other_operands]), self.output
 
 
+def scatter_into_base(
+    view: View, part: Tracer, index: int, base: Tracer, *other_operands: Tracer
+) -> Tracer:
+    """The value of `base` after its view has the value `part`."""
+    return view.scatter_into_base(part, index, base, *other_operands)
+
+
 class Alias:
     """An array as a chain of views of a storage: the last step, and the alias that it is a view of."""
 
@@ -136,8 +143,11 @@ class Alias:
             cached_views[alias.key] = value
         return value
 
-    def write(self, value: Tracer) -> None:
-        """Write `value` to the storage, such that all aliases see it."""
+    def write(self, value: Tracer, scatter: Callable[..., Tracer] = scatter_into_base) -> None:
+        """Write `value` to the storage, such that all aliases see it.
+
+        `scatter` puts the new value of a view into its base.
+        """
         if value.atom is self.read().atom:
             return
         cached_views: dict[int, Tracer] = {}
@@ -146,7 +156,7 @@ class Alias:
             cached_views[alias.key] = value
             view, _, other_operands, index = alias.step
             alias = alias.parent  # type: ignore[assignment]
-            value = view.scatter_into_base(value, index, alias.read(), *other_operands)
+            value = scatter(view, value, index, alias.read(), *other_operands)
         self.storage.value, self.storage.cached_views = value, cached_views
 
 
@@ -179,8 +189,7 @@ class Functionalizer:
             self.new_storage(eqn.outputs[0], self.read(eqn.inputs[0]))
             return
         if Effect.WRITE in primitive.effects:
-            target, value = eqn.inputs
-            self.aliases[target].write(self.read(value))  # type: ignore[index]
+            self.write(eqn, self.aliases[eqn.inputs[0]], self.read(eqn.inputs[1]))  # type: ignore[index]
             return
         if isinstance(primitive, View) and type(eqn.inputs[0]) is Var:
             base = self.aliases[eqn.inputs[0]]
@@ -198,6 +207,10 @@ class Functionalizer:
         outs = bind_equation(eqn, *[self.read(a) for a in eqn.inputs])
         for v, out in zip(eqn.outputs, outs, strict=True):
             self.new_storage(v, out)
+
+    def write(self, eqn: Equation, target: Alias, value: Tracer) -> None:
+        """Write `value` to `target`, as the equation `eqn` does."""
+        target.write(value)
 
     def emit_all(self, equations: Sequence[Equation]) -> None:
         """Emit `equations`, each with its source."""

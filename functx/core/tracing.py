@@ -70,7 +70,7 @@ class Builder:
         self.source: Source | None = None if parent is None else parent.source
         self.is_open = True
         self.writes = self.carries_writes = False
-        self.has_copies = False
+        self.has_copies = self.keeps_copies = False
         self.functionalizer: IncrementalFunctionalizer | None = None
         self.rule_masks: RuleMasks | None = None
         self.gradient_stop: GradientStop | None = None
@@ -245,7 +245,7 @@ class Builder:
         captured = list(self.captures.values())
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations
-        if self.has_copies and not self.writes:
+        if self.has_copies and not self.writes and not self.keeps_copies:
             equations, atoms = elide_copies(equations, atoms)
         program = Program(self.name, inputs, dce_equations(equations, atoms), atoms, **names)
         program.in_names = self.in_names
@@ -422,6 +422,7 @@ def trace(
     layouts: Sequence[tuple[int, ...] | None] = (),
     batched_from: tuple[Axis, Sequence[tuple[ArrayLike, Dim]]] | None = None,
     carries_writes: bool = False,
+    keeps_copies: bool = False,
 ) -> tuple[Program, list[Any]]:
     """The program of `fun`, which takes and returns flat sequences, and the values that it captures.
 
@@ -431,12 +432,13 @@ def trace(
     `layouts` gives the strides of inputs that are not in row-major order. `batched_from` is a named
     axis and, for each input, the whole batch and its batch dimension; an input whose dimension is
     None is the same for the whole batch, so its value is known. With `carries_writes`, the function
-    may write to captured arrays, since the caller carries their new values out.
+    may write to captured arrays, since the caller carries their new values out. With `keeps_copies`,
+    the program has the copies of a function without writes.
     """
     builder = Builder(name, kind, current_builder.innermost())
     builder.source = source or builder.source
     builder.in_names = in_names
-    builder.carries_writes = carries_writes
+    builder.carries_writes, builder.keeps_copies = carries_writes, keeps_copies
     builder.imported_views = {} if capture_bases else None
     tracers = [builder.add_input(aval) for aval in avals]
     if layouts:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from functx import ops
 from functx.core import tree
-from functx.core.errors import ArgumentError, FunctxError, type_name
+from functx.core.errors import ArgumentError, DTypeError, FunctxError, type_name
 from functx.core.masks import inexact_mask, select_where
 from functx.core.primitive import LinearInput, Primitive, View
 from functx.core.program import Equation
@@ -87,6 +87,52 @@ class Detach(View):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return x
+
+
+class WithValue(Primitive):
+    """The value `new` with the derivative of `x`: an array after a write that no derivative sees."""
+
+    rounding = EXACT
+    samples = (
+        sample(f32[3], f32[3], gradients={0: [1.0, 1.0, 1.0], 1: [0.0, 0.0, 0.0]}),
+        sample(i32[3], i32[3]),
+    )
+
+    def abstract_eval(self, x: ShapedArray, new: ShapedArray) -> ShapedArray:
+        if new.shape != x.shape or new.dtype != x.dtype:
+            raise DTypeError(
+                f"with_value: the new value must have the type of the array; got {new!r} for {x!r}"
+            )
+        return new
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        return self(*primals), tangents[0]
+
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Cotangents:
+        return ct, None
+
+    def varying_outputs(
+        self, avals: Sequence[ShapedArray], active: Sequence[bool]
+    ) -> Sequence[bool]:
+        return [active[0]]
+
+    def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
+        return mask, None
+
+    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
+        size = batch_size(args, dims)
+        return self(*[ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]), 0
+
+    def simplify(self, context: RewriteContext, x: Atom, new: Atom) -> Simplified:
+        return new
+
+    def numpy(self, x: NumPyArray, new: NumPyArray) -> ArrayLike:
+        return new
+
+    def lower(self, ctx: LoweringContext, x: IRValue, new: IRValue) -> IRValue:
+        return new
 
 
 class CheckpointName(Linear):

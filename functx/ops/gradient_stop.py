@@ -55,6 +55,7 @@ class GradientStop:
                     equations.append(self.detach(value, out, eqn, shares_memory=False))
                     eqn = eqn.replace(inputs=[target, out])
                 equations.append(eqn)
+                mark_under_no_grad(eqn)
                 continue
             outs = [v for v in eqn.outputs if is_inexact(v.aval.dtype)]
             constants.update(outs)
@@ -94,4 +95,12 @@ def outside_gradient_stop() -> Iterator[Callable[[Any], Any]]:
     try:
         yield stop.constant
     finally:
+        for eqn in builder.equations[stop.start :]:
+            if Effect.WRITE in eqn.primitive.effects:
+                mark_under_no_grad(eqn)
         builder.gradient_stop, stop.start = stop, len(builder.equations)
+
+
+def mark_under_no_grad(write: Equation) -> None:
+    """Marks a new equation as a write that no derivative is recorded for."""
+    write.primitive = write.primitive.replace(under_no_grad=True)

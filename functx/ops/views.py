@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 class Write(Primitive):
     """Writes the value `new` into `x`, and into the array that `x` is a view of; there is no output.
 
-    Only `functionalize` handles it; all other transforms get pure programs.
+    `under_no_grad` says that no derivative is recorded where the write is. Only `functionalize`
+    handles writes; all other transforms get pure programs.
     """
 
+    under_no_grad: bool = False
     effects = frozenset({Effect.WRITE})
     multiple_results = True
 

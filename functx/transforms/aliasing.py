@@ -29,7 +29,7 @@ from functx.core.functionalization import (
 )
 from functx.core.masks import indices_where
 from functx.core.program import Atom, Var
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer, current_builder, is_variable
 from functx.core.typing import ArrayLike, Flags, Function, NumPyArray, PyTree, Value, Values
 from functx.ops.operands import literal
@@ -121,24 +121,42 @@ def functionalize_trace(
     that the arguments `values` lie in memory otherwise, the function is traced again: `trace_in`
     returns the traced function, and whether it writes.
     """
+    traced, pure = find_memory_layout(traced, trace_in, memory, values, Functionalize)
+    if pure is None:
+        return traced
+    return traced._replace(
+        program=pure.program, written=pure.written, layout_dependent=pure.layout_dependent
+    )
+
+
+def find_memory_layout(
+    traced: TracedFunction,
+    trace_in: Callable[[MemoryLayout], tuple[TracedFunction, bool]],
+    memory: MemoryLayout,
+    values: Sequence[ArrayLike] | None,
+    rewrite: Callable[..., Rewrite[Any]],
+) -> tuple[TracedFunction, Any]:
+    """The trace for the memory that the arguments lie in, and its pure form.
+
+    The arguments are as in `functionalize_trace`; `rewrite(strides)` makes the pure form. That is
+    None for a trace without writes that was not the first.
+    """
     writes = True
     while writes:
         program, captured = traced.program, traced.captured
         count = len(program.inputs) - len(captured)
         strides = memory.strides or (None,) * count
         strides = *strides, *[noncontiguous_strides(x) for x in captured]
-        pure: FunctionalizedProgram = cached_rewrite(Functionalize(strides), program)
+        pure = cached_rewrite(rewrite(strides), program)
         layout_dependent = traced.layout_dependent or pure.layout_dependent
         found = memory.corrected(values, captured, pure.written, layout_dependent, count)
         if found == memory:
             if values is not None:
                 check_captures_not_aliased(values, captured, pure.written)
-            return traced._replace(
-                program=pure.program, written=pure.written, layout_dependent=layout_dependent
-            )
+            return traced, pure._replace(layout_dependent=layout_dependent)
         memory = found
         traced, writes = trace_in(memory)
-    return traced
+    return traced, None
 
 
 def with_shared_buffers(

@@ -129,6 +129,40 @@ def trace_function(
     that are not traced stay in `out_tree`. `memory` is that of the arguments, as far as `values`
     do not show it. `batched_from` and `carries_writes` are as in `trace`.
     """
+    trace_in = function_tracer(
+        fun,
+        in_tree,
+        avals,
+        kind,
+        values=values,
+        active=active,
+        has_aux=has_aux,
+        batched_from=batched_from,
+        carries_writes=carries_writes,
+    )
+    traced, writes = trace_in(memory)
+    if not writes or kind == "make_ir":
+        return traced
+    return functionalize_trace(traced, trace_in, memory, values)
+
+
+def function_tracer(
+    fun: Function,
+    in_tree: tree.TreeDef,
+    avals: Avals,
+    kind: str,
+    *,
+    values: Sequence[ArrayLike] | None = None,
+    active: Flags = (),
+    has_aux: bool = False,
+    batched_from: tuple[Axis, Sequence[tuple[ArrayLike, Dim]]] | None = None,
+    carries_writes: bool = False,
+    keeps_copies: bool = False,
+) -> Callable[[MemoryLayout], tuple[TracedFunction, bool]]:
+    """The function that traces a call for arguments in a memory layout, and says whether it writes.
+
+    The program keeps its writes. The arguments are as in `trace_function` and `trace`.
+    """
     call = FlatFunction(fun, in_tree, kind, has_aux)
     flat = with_derivative_boundaries(call, active) if any(active) else call
 
@@ -145,14 +179,12 @@ def trace_function(
             layouts=memory.strides,
             batched_from=batched_from,
             carries_writes=carries_writes,
+            keeps_copies=keeps_copies,
         )
         depends = call.writes and call.layout_dependent
         return TracedFunction(program, captured, call.out_tree, (), depends), call.writes
 
-    traced, writes = trace_in(memory)
-    if not writes or kind == "make_ir":
-        return traced
-    return functionalize_trace(traced, trace_in, memory, values)
+    return trace_in
 
 
 def call_as_program(fun: Function, args: Sequence[PyTree], kwargs: PyTree, kind: str) -> PyTree:
