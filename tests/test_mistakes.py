@@ -475,7 +475,7 @@ def test_a_mistake_is_told_with_the_line_and_a_cure_that_works(name):
 
 def test_an_attribute_of_other_libraries_names_the_function():
     cures = {
-        "detach": ("functx.stop_gradient(x)", lambda x: stop_gradient(x)),
+        "detach_": ("x = x.detach()", lambda x: x.detach()),
         "unsqueeze": ("functx.numpy.expand_dims(x, axis)", lambda x: np.expand_dims(x, 0)),
         "permute": ("x.transpose(axes)", lambda x: x.transpose((0,))),
         "to": ("x.astype(dtype)", lambda x: x.astype("int32")),

@@ -1,14 +1,23 @@
 """Joint programs of functions and their gradients, and their partition in forward and backward."""
 
+from functx.aot.analysis import analyze
 from functx.aot.joint import joint_program
+from functx.aot.meta import BaseKind, InputInfo, Meta, MutationKind, OutputInfo, OutputKind
 from functx.aot.partitions import default_partition, min_cut_rematerialization_partition
 from functx.passes.memory_planning import JointProgram
 from functx.passes.min_cut import MinCutConfig, Partition
 
 __all__ = [
+    "BaseKind",
+    "InputInfo",
     "JointProgram",
+    "Meta",
     "MinCutConfig",
+    "MutationKind",
+    "OutputInfo",
+    "OutputKind",
     "Partition",
+    "analyze",
     "default_partition",
     "joint_program",
     "min_cut_rematerialization_partition",

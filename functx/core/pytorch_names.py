@@ -13,7 +13,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 METHODS = {
-    "detach": "functx.stop_gradient(x)",
     "detach_": "x = x.detach()",
     "data": "x.detach()",
     "clone": "x.copy()",

@@ -39,6 +39,7 @@ from functx.numpy.index_parsing import IndexingOptions
 from functx.numpy.indexer import fill_to_shape, make_indexer
 from functx.numpy.indexing import scatter_update, static_index_key, static_index_primitives
 from functx.numpy.promotion import broadcast_to, number_literal, operand
+from functx.ops.autodiff import Detach
 from functx.ops.gradient_stop import outside_gradient_stop
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Write
@@ -119,7 +120,8 @@ def check_writable(x: Tracer, operation: str) -> None:
                 f"to; got {x.atom.aval!r}, a view of {base.aval!r}",
                 fix="Copy it first (.copy()).",
             )
-        if eqn.primitive.is_constant_in_reverse_mode and builder.gradient_stop is None:
+        detach = eqn.primitive
+        if type(detach) is Detach and not detach.writable and builder.gradient_stop is None:
             raise ViewWriteError(
                 f"{operation}: a view made under no_grad must be written to under no_grad; got "
                 f"{x.atom.aval!r}, a view of {base.aval!r}",

@@ -43,6 +43,7 @@ from functx.numpy import (
     ufuncs,
 )
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
+from functx.ops.autodiff import Detach
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Copy, ViewAsComplex, ViewAsReal
 
@@ -417,6 +418,7 @@ for _name, _fun in {
     "transpose": _transpose,
     "view": _view,
     "copy": lambda self: Copy()(self),
+    "detach": lambda self: Detach(shares_memory=True, writable=True)(self),
     "__jax_array__": property(_jax_array),
     "T": property(shapes.transpose),
     "mT": property(shapes.matrix_transpose),

@@ -13,13 +13,15 @@ from functx.core.masks import inexact_mask, select_where
 from functx.core.primitive import LinearInput, Primitive, View
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
-from functx.core.types import ShapedArray
+from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import Linear
 from functx.ops.operands import batch_size
 
 if TYPE_CHECKING:
+    from functx.core.program import Atom
     from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.ops.operands import RewriteContext, Simplified
 
 
 class StopGradient(Primitive):
@@ -45,11 +47,13 @@ class StopGradient(Primitive):
 class Detach(View):
     """`x`, a constant for reverse mode; with `shares_memory` a view of it.
 
-    Forward mode takes it as a constant too, unless `keeps_tangent`.
+    Forward mode takes it as a constant too, unless `keeps_tangent`. A `writable` view may be written
+    to where derivatives are recorded; `x` then has the new value, and keeps its derivative.
     """
 
     shares_memory: bool
     keeps_tangent: bool = False
+    writable: bool = False
     is_constant_in_reverse_mode = True
     rounding = EXACT
     samples = (
@@ -77,7 +81,7 @@ class Detach(View):
         return self(*args), dims[0]
 
     def scatter_into_base(self, part: Value, index: int, x: Value, *args: Value) -> Value:
-        return part
+        return WithValue()(x, part) if self.writable and is_inexact(x.dtype) else part
 
     def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return strides if self.shares_memory else None

@@ -121,11 +121,14 @@ def functionalize_trace(
     that the arguments `values` lie in memory otherwise, the function is traced again: `trace_in`
     returns the traced function, and whether it writes.
     """
-    traced, pure = find_memory_layout(traced, trace_in, memory, values, Functionalize)
-    if pure is None:
+    traced, strides = find_memory_layout(traced, trace_in, memory, values, Functionalize)
+    if not traced.program.writes:
         return traced
+    pure: FunctionalizedProgram = cached_rewrite(Functionalize(strides), traced.program)
     return traced._replace(
-        program=pure.program, written=pure.written, layout_dependent=pure.layout_dependent
+        program=pure.program,
+        written=pure.written,
+        layout_dependent=traced.layout_dependent or pure.layout_dependent,
     )
 
 
@@ -135,28 +138,31 @@ def find_memory_layout(
     memory: MemoryLayout,
     values: Sequence[ArrayLike] | None,
     rewrite: Callable[..., Rewrite[Any]],
-) -> tuple[TracedFunction, Any]:
-    """The trace for the memory that the arguments lie in, and its pure form.
+) -> tuple[TracedFunction, tuple[Strides | None, ...]]:
+    """The trace for the memory that the arguments lie in, and the strides of its inputs.
 
-    The arguments are as in `functionalize_trace`; `rewrite(strides)` makes the pure form. That is
-    None for a trace without writes that was not the first.
+    The arguments are as in `functionalize_trace`; `rewrite(strides)` finds which inputs are written
+    to, and whether the layout matters.
     """
+    strides: tuple[Strides | None, ...] = ()
     writes = True
     while writes:
         program, captured = traced.program, traced.captured
         count = len(program.inputs) - len(captured)
-        strides = memory.strides or (None,) * count
-        strides = *strides, *[noncontiguous_strides(x) for x in captured]
+        strides = (
+            *(memory.strides or (None,) * count),
+            *[noncontiguous_strides(x) for x in captured],
+        )
         pure = cached_rewrite(rewrite(strides), program)
         layout_dependent = traced.layout_dependent or pure.layout_dependent
         found = memory.corrected(values, captured, pure.written, layout_dependent, count)
         if found == memory:
             if values is not None:
                 check_captures_not_aliased(values, captured, pure.written)
-            return traced, pure._replace(layout_dependent=layout_dependent)
+            break
         memory = found
         traced, writes = trace_in(memory)
-    return traced, None
+    return traced, strides
 
 
 def with_shared_buffers(
