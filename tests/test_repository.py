@@ -42,6 +42,7 @@ LAYERS = [
     "custom_batching",
     "custom_derivatives",
     "library",
+    "effects",  # effects of operators
     "interop",  # JAX functions as programs, and programs inside JAX
     "autograd",  # PyTorch's imperative autograd
     "compiled_autograd",  # its walks as programs

@@ -303,6 +303,15 @@ class EffectError(FunctxError, TypeError):
     """
 
 
+class AliasingEffectError(FunctxError, ValueError):
+    """An effect was registered for an operator that writes to an argument or returns one.
+
+    Smallest failing code: `functx.effects.register(op, functx.effects.ORDERED)` for an `op` defined with
+    `mutates_args=("x",)`.
+    Cure: let the operator return a new array, or leave out the effect: writes keep their order.
+    """
+
+
 class CallbackResultError(FunctxError, RuntimeError, ValueError, TypeError):
     """A callback returned other types than `result_shape_dtypes`.
 

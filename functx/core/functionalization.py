@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.primitive import View
-from functx.core.program import Atom, Effect, Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.tracer import (
     Tracer,

@@ -10,10 +10,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from functx.core.checking import arity_problem, literal_problem, pluralize
+from functx.core.effects import Effect, Effects
 from functx.core.errors import FunctxError, ParseError
 from functx.core.primitive import Primitive
 from functx.core.printing import effects_text, find_opaque_value, is_record, resolve_name
-from functx.core.program import Atom, Effect, Effects, Equation, Program, Var, scalar_literal
+from functx.core.program import Atom, Equation, Program, Var, scalar_literal
 from functx.core.rewriting import T
 from functx.core.types import DTYPES_BY_SHORT_NAME, DType, ShapedArray
 
@@ -202,7 +203,7 @@ class _Parser:
     def effects(self) -> Effects:
         """The effects that the header of a program states."""
         found = []
-        known = {effect.value: effect for effect in Effect}
+        known = Effect.by_name
         while True:
             token = self.expect_kind("name", "an effect")
             if token.text not in known:

@@ -12,8 +12,9 @@ from weakref import ref
 
 import numpy as np
 
+from functx.core.effects import NO_EFFECTS, Effects
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
-from functx.core.program import NO_EFFECTS, Effects, Program, programs_in_parameter
+from functx.core.program import Program, programs_in_parameter
 from functx.core.rewriting import annotated_fields
 from functx.core.samples import Rounding
 from functx.core.tracing import bind
@@ -293,17 +294,26 @@ class Primitive(metaclass=_PrimitiveType):
             self = object.__new__(cls)
             attributes = self.__dict__
             attributes.update(zip(fields, args, strict=True), out_avals_memo={}, _key=key)
-            for field, value in zip(fields, args, strict=True):
+            for value in args:
                 for program in programs_in_parameter(value):
-                    if program.effects and field not in cls.not_executed:
-                        attributes["effects"] = self.effects | program.effects
                     if program.has_captures:
                         attributes["has_captures"] = True
                     if program.named_axes:
                         attributes["named_axes"] = self.named_axes | program.named_axes
-            attributes["is_context_dependent"] = bool(self.effects or self.named_axes)
+            self.update_effects()
             cls._instances.add(self)  # type: ignore[attr-defined]
         return self
+
+    def update_effects(self) -> None:
+        """Sets `effects` to those of the class and of the sub-programs that the operation runs."""
+        attributes = self.__dict__
+        attributes.pop("effects", None)
+        for field in self.fields:
+            if field not in self.not_executed:
+                for program in programs_in_parameter(attributes[field]):
+                    if program.effects:
+                        attributes["effects"] = self.effects | program.effects
+        attributes["is_context_dependent"] = bool(self.effects or self.named_axes)
 
     @classmethod
     def _with_defaults(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

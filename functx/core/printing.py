@@ -22,8 +22,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from functx.core.effects import Effects
 from functx.core.primitive import Primitive
-from functx.core.program import Effects, Equation, Literal, Program, Var
+from functx.core.program import Equation, Literal, Program, Var
 from functx.core.rewriting import Record
 from functx.core.source_info import DerivedSource, assigned_names, describe_source
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray
@@ -151,7 +152,7 @@ def _outlined_calls(program: Program) -> Counter[Program]:
 
 def effects_text(effects: Effects) -> str:
     """`callback, ordered`: effects as the header of a program shows them."""
-    return ", ".join(sorted([effect.value for effect in effects])) if effects else ""
+    return ", ".join(sorted([effect.name for effect in effects])) if effects else ""
 
 
 def _equation_sides(

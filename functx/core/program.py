@@ -1,15 +1,15 @@
-"""The IR: programs of equations between variables and literals, and the effects of equations."""
+"""The IR: programs of equations between variables and literals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from enum import Enum
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
 from functx.core.caches import rule_version
+from functx.core.effects import NO_EFFECTS, Effect, Effects
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import PyTree
 
@@ -18,29 +18,6 @@ if TYPE_CHECKING:
     from functx.core.source_info import Source
     from functx.core.tree import TreeDef, TreeDefWithStatic
     from functx.core.types import DType
-
-
-class Effect(Enum):
-    """A side effect of an equation: rewrites must not drop or repeat it, nor reorder ordered effects."""
-
-    CALLBACK = "callback"
-    """Python code runs, in any order."""
-    ORDERED = "ordered"
-    """Python code runs, in the order of the ordered equations of the program."""
-    PROGRESS = "progress"
-    """Python code shows the progress of a loop, once for a whole batch."""
-
-    WRITE = "write"
-    """An operand is overwritten; all its aliases have the new value afterwards."""
-
-    def __repr__(self) -> str:
-        return self.value
-
-
-Effects = frozenset[Effect]
-NO_EFFECTS: Effects = frozenset()
-BATCHED_EFFECTS: Effects = frozenset([Effect.CALLBACK, Effect.ORDERED])
-"""The effects that take place for each element of a batch, and only for those that reach the equation."""
 
 
 @final
@@ -210,9 +187,16 @@ class Program:
             found = self.memo[DefUse] = DefUse(self.equations)
         return found
 
+    def drop_outdated_memo(self) -> None:
+        """Clears `memo` if rules have changed since its entries were made."""
+        if self.rule_version != rule_version.count:
+            self.rule_version, self.memo = rule_version.count, {}
+
     @property
     def effects(self) -> Effects:
         """The effects of all equations."""
+        # Users may have registered another effect of an operation since.
+        self.drop_outdated_memo()
         found: Effects | None = self.memo.get(Effects)
         if found is None:
             found = NO_EFFECTS.union(*[eqn.primitive.effects for eqn in self.equations])

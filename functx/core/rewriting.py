@@ -16,7 +16,7 @@ from typing import (
 )
 
 from functx.core.backend import backend
-from functx.core.caches import clear_on_rule_change, garbage_collection, rule_version
+from functx.core.caches import clear_on_rule_change, garbage_collection
 from functx.core.config import contextual_key
 from functx.core.errors import ArgumentError
 from functx.core.program import Equation, Program, Var, programs_in_parameter
@@ -262,8 +262,7 @@ def cached_rewrite(rewrite: Callable[..., Any] | None, program: Program, *others
     """`rewrite(program, *others)`, cached on `program` until rules change, unless rules of users ran."""
     if rewrite is None:
         return program
-    if program.rule_version != rule_version.count:
-        program.rule_version, program.memo = rule_version.count, {}
+    program.drop_outdated_memo()
     memo = program.memo
     key = contextual_key((rewrite, *others) if others else rewrite)
     result = memo.get(key)

@@ -15,6 +15,7 @@ from jax.extend.core import Primitive as JaxPrimitive
 from functx import ops
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.checking import check_operands
+from functx.core.effects import NO_EFFECTS, Effect, Effects
 from functx.core.errors import (
     DTypeError,
     ForeignCodeError,
@@ -31,8 +32,8 @@ from functx.core.masks import (
     select_where_not,
 )
 from functx.core.primitive import Primitive
-from functx.core.program import NO_EFFECTS, Effect, Effects, Program
 from functx.core.program import Literal as FunctxLiteral
+from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.samples import f32, sample
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of

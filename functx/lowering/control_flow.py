@@ -10,7 +10,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
-from functx.core.program import Effect, Program
+from functx.core.effects import is_ordered
+from functx.core.program import Program
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, IRValue, IRValues
 
@@ -28,7 +29,7 @@ def case(
 ) -> list[IRValue]:
     """The outputs of `branches[index]`, whose regions read `values` from the enclosing region."""
     module, before = ctx.module, ctx.module.token
-    ordered = any([Effect.ORDERED in program.effects for program in branches])
+    ordered = any([is_ordered(program.effects) for program in branches])
     types = [*ctx.out_types, mlir.token_type()] if ordered else ctx.out_types
     op = stablehlo.CaseOp(types, index, len(branches))
     for region, program in zip(op.regions, branches, strict=True):
@@ -46,7 +47,7 @@ def while_loop(ctx: LoweringContext, loop: While, values: IRValues) -> list[IRVa
     module = ctx.module
     condition_consts = loop.condition_consts
     num_consts = condition_consts + loop.body_consts
-    ordered = Effect.ORDERED in loop.effects
+    ordered = is_ordered(loop.effects)
 
     def condition(args: IRValues) -> IRValue:
         return module.emit(loop.condition, [*args[:condition_consts], *args[num_consts:]])[0]
@@ -104,7 +105,7 @@ def scan(ctx: LoweringContext, loop: Scan, values: IRValues) -> list[IRValue]:
                 state = step(index, consts, xs, state)
             return [stablehlo.add(i, _counter(unroll)), *consts, *xs, *state]
 
-        ordered = Effect.ORDERED in program.effects
+        ordered = is_ordered(program.effects)
         state = _emit_while(module, [_counter(0), *consts, *xs, *state], condition, body, ordered)[
             b:
         ]

@@ -364,8 +364,8 @@ def _without_effects(primitive: Primitive) -> Primitive:
         (eqn,) = RemoveEffects().without_effects(Equation(primitive, [], [Var(aval_of(0))], None))
     except EffectError:
         raise EffectError(
-            f"{primitive.name}: the result of an io_callback must not be needed while a function "
-            "is traced, or it would be called twice; got Python control flow on one",
+            f"{primitive.name}: the result of an operation with an effect must not be needed while a "
+            "function is traced, or it would run twice; got Python control flow on one",
             fix="Choose with functx.lax.cond or functx.numpy.where, or call it before the "
             "function that is traced.",
         ) from None

@@ -13,10 +13,11 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from functx.core.backend import backend
 from functx.core.caches import garbage_collection
 from functx.core.config import outline_mode
+from functx.core.effects import is_ordered
 from functx.core.errors import ArgumentError, LinearityError, NonFiniteError
 from functx.core.masks import indices_where, select_where
 from functx.core.named_axes import AxisNames
-from functx.core.program import Atom, Effect, Equation, Program, Var
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracing import hoist_captures_into_args
 from functx.core.types import is_inexact
@@ -101,7 +102,7 @@ def _lower_functx_call(
     ctx: mlir.LoweringRuleContext, *values: IRValue, program: ProgramParam
 ) -> list[IRValue]:
     emitter = ModuleEmitter(ctx, program.outline or outline_mode())
-    ordered = Effect.ORDERED in program.program.effects
+    ordered = is_ordered(program.program.effects)
     if ordered:
         emitter.token = ctx.tokens_in.get(ordered_effect())
     with garbage_collection.paused():

@@ -16,10 +16,12 @@ from jax.core import ShapedArray as JaxShapedArray
 from jax.experimental import io_callback
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from jax.extend.core import find_top_trace
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 from functx import ops
 from functx.core.backend import backend
+from functx.core.effects import NO_EFFECTS, Effects, is_ordered, is_per_element
 from functx.core.errors import (
     ArgumentError,
     DTypeError,
@@ -28,7 +30,7 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.program import NO_EFFECTS, Effect, Effects, Program
+from functx.core.program import Equation, Program, subprograms
 from functx.core.source_info import Source, source_line
 from functx.core.tracer import PRNGKeyTracer, Tracer
 from functx.core.types import SHORT_NAMES, ShapedArray
@@ -216,9 +218,9 @@ backend.set_jax_option = set_jax_option
 @cache
 def _jax_effects(effects: Effects, with_results: bool) -> frozenset[Any]:
     found: set[Any] = set()
-    if Effect.ORDERED in effects:
+    if is_ordered(effects):
         found.add(ordered_effect())
-    if effects - {Effect.ORDERED}:
+    if not all([effect.is_ordered for effect in effects]):
         found |= jax.make_jaxpr(lambda: jax.debug.callback(_no_op))().effects
     # JAX never runs callbacks with results twice.
     if with_results:
@@ -250,9 +252,15 @@ def jax_effects(program: Program) -> frozenset[Any]:
     with_results: bool | None = program.memo.get(jax_effects)
     if with_results is None:
         with_results = program.memo[jax_effects] = any(
-            type(eqn.primitive) is ops.IoCallback for each in program.walk() for eqn in each
+            has_effect_with_results(eqn) for each in program.walk() for eqn in each
         )
     return _jax_effects(program.effects, with_results)
+
+
+def has_effect_with_results(eqn: Equation) -> bool:
+    """Whether an equation, which runs no sub-programs, has an effect and results."""
+    primitive = eqn.primitive
+    return bool(eqn.outputs) and is_per_element(primitive.effects) and not subprograms(primitive)
 
 
 def emit_callback(
@@ -260,7 +268,7 @@ def emit_callback(
 ) -> list[IRValue]:
     """The outputs of a call of the host, which takes and returns the module's token if it is ordered."""
     module = ctx.module
-    ordered = Effect.ORDERED in primitive.effects
+    ordered = is_ordered(primitive.effects)
     call = DeviceCallback(primitive, ctx.source)
     avals_in = [jax_aval(a) for a in ctx.avals_in]
     avals_out = [jax_aval(a) for a in ctx.avals_out]
@@ -280,6 +288,19 @@ def emit_callback(
     if ordered:
         module.token = token
     return cast("list[IRValue]", list(results))
+
+
+def jax_tokens(token: IRValue) -> mlir.TokenSet:
+    """The tokens for a JAX function whose ordered effects, of every kind of JAX, come after `token`."""
+    return mlir.TokenSet(dict.fromkeys((ordered_effect(), _ordered_io_effect()), token))
+
+
+def joined_token(tokens: mlir.TokenSet | None, before: IRValue) -> IRValue:
+    """The token after those of `tokens`, which all come after `before`."""
+    after = [] if tokens is None else [token for _, token in tokens.items() if token != before]
+    if not after:
+        return before
+    return after[0] if len(after) == 1 else stablehlo.AfterAllOp(after).result
 
 
 def _emit_on_one_device(
@@ -374,9 +395,17 @@ def effects_barrier() -> None:
 
 def run_callback(primitive: ops.HostPrimitive, args: Sequence[NumPyArray]) -> list[NumPyArray]:
     """The outputs of a call of the host outside of any program, as NumPy arrays."""
-    if Effect.ORDERED in primitive.effects and not getattr(_thread_state, "depth", 0):
-        effects_barrier()
+    wait_for_earlier_effects(primitive.effects)
     return primitive.run(*args)
+
+
+def wait_for_earlier_effects(effects: Effects) -> None:
+    """Waits until callbacks of started programs have run, if `effects`, which come next, are ordered.
+
+    Not within a callback, which the barrier would wait for.
+    """
+    if effects and is_ordered(effects) and not getattr(_thread_state, "depth", 0):
+        effects_barrier()
 
 
 def jax_is_tracing() -> bool:

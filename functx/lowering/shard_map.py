@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.effects import is_ordered
 from functx.core.errors import (
     ArgumentError,
     DTypeError,
@@ -36,7 +37,7 @@ from functx.core.named_axes import (
     bound_axes,
 )
 from functx.core.primitive import Primitive
-from functx.core.program import Effect, Program
+from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
@@ -416,7 +417,7 @@ def shard_map(
         axes = [Axis(n, device_mesh.shape[n], tracks_varying=check_vma) for n in names]
         with bind_named_axes((*bound_axes(), *axes)):
             traced = trace_function(f, in_tree, local_avals, "shard_map").refuse_writes(label)
-        if Effect.ORDERED in traced.program.effects:
+        if is_ordered(traced.program.effects):
             raise EffectError(
                 f"{label}: effects on several devices must not be ordered; got some that are",
                 fix="Leave out ordered=True.",

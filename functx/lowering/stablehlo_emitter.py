@@ -12,8 +12,9 @@ from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters import mlir
 
 from functx import ops
+from functx.core.effects import is_ordered
 from functx.core.errors import RuleError
-from functx.core.program import Atom, Effect, Equation, Literal, Program, Var
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source
 from functx.core.tracing import program_checks
@@ -133,10 +134,11 @@ class LoweringContext:
         names = precision or ("DEFAULT", "DEFAULT")
         return ir.ArrayAttr.get([stablehlo.PrecisionAttr.get(name) for name in names])
 
-    def via_jax(self, fun: Function, *values: IRValue) -> Any:
+    def via_jax(self, fun: Function, *values: IRValue, ordered: bool = False) -> Any:
         """The outputs of the JAX function `fun`, emitted by JAX's own lowering.
 
-        `fun` takes arrays of `avals_in` and returns those of `avals_out`, one or a tuple.
+        `fun` takes arrays of `avals_in` and returns those of `avals_out`, one or a tuple. If `ordered`,
+        its ordered effects keep their place among those of the module.
         """
         from functx.lowering.jax_bridge import jax_aval
 
@@ -145,7 +147,11 @@ class LoweringContext:
             avals_in=[jax_aval(a) for a in self.avals_in],
             avals_out=[jax_aval(a) for a in self.avals_out],
         )
+        if ordered:
+            ctx = ctx.replace(tokens_in=jax_bridge.jax_tokens(self.module.token), tokens_out=None)
         outs = mlir.lower_fun(fun, multiple_results=several)(ctx, *values)
+        if ordered:
+            self.module.token = jax_bridge.joined_token(ctx.tokens_out, self.module.token)
         return [_unwrap_single(out) for out in outs] if several else _unwrap_single(outs[0])
 
     def barrier(self, values: IRValues) -> list[IRValue]:
@@ -243,7 +249,7 @@ class ModuleEmitter:
         function = self.functions.get(program)
         if function is None:
             function = self.functions[program] = self.emit_function(program)
-        ordered = Effect.ORDERED in program.effects
+        ordered = is_ordered(program.effects)
         call = func_ops.CallOp(function, [*values, self.token] if ordered else list(values))
         if apart and self.target.allows_noinline:
             mark_noinline(call)
@@ -278,7 +284,7 @@ class ModuleEmitter:
 
         With ordered effects it takes and returns a token after the arrays.
         """
-        ordered = Effect.ORDERED in program.effects
+        ordered = is_ordered(program.effects)
         token = [mlir.token_type()] if ordered else []
         signature = ir.FunctionType.get(
             [*[self.type(a) for a in program.in_avals], *token],

@@ -13,6 +13,7 @@ from jax.tree_util import PyTreeDef
 from functx import ops
 from functx.core import tree
 from functx.core.caches import IdentityKey
+from functx.core.effects import Effect, Effects
 from functx.core.errors import (
     ArgumentError,
     CallbackResultError,
@@ -22,7 +23,6 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.primitive import Primitive
-from functx.core.program import Effect, Effects
 from functx.core.rewriting import Record
 from functx.core.samples import f32, i32, sample
 from functx.core.tracer import aval_of

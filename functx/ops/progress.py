@@ -12,8 +12,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
+from functx.core.effects import Effect, Effects
 from functx.core.errors import DTypeError, ShapeError
-from functx.core.program import Effect, Effects
 from functx.core.samples import i32, sample
 from functx.core.types import ShapedArray, is_integer
 from functx.core.typing import Dim, IRValue, NumPyArray, Values

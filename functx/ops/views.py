@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from functx import ops
+from functx.core.effects import Effect
 from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
 from functx.core.functionalization import Strides, is_computed, row_major_strides
 from functx.core.primitive import Primitive, View
-from functx.core.program import Effect
 from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder, is_variable
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype

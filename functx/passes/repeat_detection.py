@@ -17,17 +17,9 @@ import numpy as np
 
 from functx import ops
 from functx.core.decompositions import fallback_decomposition
+from functx.core.effects import Effect
 from functx.core.primitive import Primitive
-from functx.core.program import (
-    Atom,
-    Effect,
-    Equation,
-    Literal,
-    Program,
-    Var,
-    scalar_literal,
-    subprograms,
-)
+from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.typing import NumPyArray
 from functx.passes.memory_planning import bytes_of

@@ -14,9 +14,10 @@ from ml_dtypes import finfo
 
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, EffectError, VerificationError
 from functx.core.functionalization import Functionalize
-from functx.core.program import Effect, Program
+from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import is_inexact

@@ -41,6 +41,7 @@ NAMESPACES = (
     "custom_derivatives",
     "decomp",
     "debug",
+    "effects",
     "aot",
     "tools",
     "testing",

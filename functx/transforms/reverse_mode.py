@@ -15,10 +15,11 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, bind_equation, interpret, user_rule_runs
 from functx.core.source_info import BackwardSource, Source, backward_source, expression_key
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import LinearBuilder, trace, trace_closed
+from functx.core.tracing import Builder, LinearBuilder, trace, trace_closed
 from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Flags, Mask, PyTree, Value, Values
 from functx.ops.families import Elementwise
+from functx.ops.views import Copy
 from functx.transforms.dce import symbolize_zeros, varying_output_mask
 from functx.transforms.forward_mode import canonicalize_for_ad, instantiate_masks
 from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
@@ -218,7 +219,7 @@ def apply_vjp_rule(
 ) -> Sequence[Cotangent]:
     """The cotangents of the operands of one equation."""
     if primitive.vjp is None:
-        return transpose_jvp_rule(primitive, cts, args, active)
+        return transpose_jvp_rule(primitive, cts, args, active, known_outs=saved)
     if primitive.is_user_defined:
         rule: Any = primitive.vjp
         several = primitive.multiple_results
@@ -238,9 +239,11 @@ def transpose_jvp_rule(
     args: Values,
     active: Flags,
     is_users_rule: bool = False,
+    known_outs: Values = (),
 ) -> list[Cotangent]:
     """The cotangents of the operands, by the transpose of the primitive's `jvp` rule.
 
+    The rule takes `known_outs`, the outputs of an operation with effects, and does not run it again.
     RuleError if a user's rule is not linear: that of a user's primitive, or if `is_users_rule`.
     """
     outer = current_builder.require()
@@ -248,11 +251,14 @@ def transpose_jvp_rule(
     tangents = [
         builder.add_input(aval_of(x)) if on else None for x, on in zip(args, active, strict=True)
     ]
+    start = len(outer.equations)
     token = current_builder.set(builder)
     try:
         result = primitive.jvp(args, tangents)
     finally:
         current_builder.reset(token)
+    if primitive.effects:
+        copy_known_outputs(outer, start, primitive, [outer.atom(x) for x in args], known_outs)
     if primitive.is_user_defined:
         user_rule_runs.record()
         check_jvp_result(primitive, primitive.infer_out_avals(tuple(map(aval_of, args))), result)
@@ -272,6 +278,23 @@ def transpose_jvp_rule(
         )
     transpose_equations(builder.equations, known, found)
     return [None if t is None else found.values.get(t.atom) for t in tangents]
+
+
+def copy_known_outputs(
+    builder: Builder, start: int, primitive: Primitive, inputs: list[Atom], outs: Values
+) -> None:
+    """Replaces calls of `primitive` on `inputs` from equation `start` on by copies of `outs`."""
+    equations: list[Equation] = []
+    for eqn in builder.equations[start:]:
+        if eqn.primitive is primitive and eqn.inputs == inputs:
+            equations += [
+                Equation(Copy(), [builder.atom(x)], [v], eqn.source)
+                for x, v in zip(outs, eqn.outputs, strict=True)
+            ]
+            builder.has_copies = True
+        else:
+            equations.append(eqn)
+    builder.replace_equations(start, equations)
 
 
 def transpose_equations(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
+from functx.core.effects import Effect
 from functx.core.primitive import Primitive
-from functx.core.program import Effect
 from functx.core.samples import f32
 from functx.core.tracing import trace
 from functx.ops.arithmetic import add, mul

@@ -6,8 +6,8 @@ import pytest
 
 import functx
 from functx import Program, debug, lax
+from functx.core.effects import NO_EFFECTS, Effect
 from functx.core.errors import EffectError, ParseError
-from functx.core.program import NO_EFFECTS, Effect
 from functx.core.rewriting import cached_rewrite
 from functx.transforms.dce import RemoveEffects, keep_effects_depending_on
 

@@ -11,9 +11,9 @@ import pytest
 import functx as fx
 import functx.numpy as np
 from functx import checkpoint_policies as policies
+from functx.core.effects import Effect
 from functx.core.errors import ArgnumsError, ArgumentError, TreeError
 from functx.core.primitive import Primitive
-from functx.core.program import Effect
 from functx.custom.checkpoint import Checkpoint
 
 ONE = onp.float32(1.0)

@@ -11,6 +11,7 @@ import pytest
 
 import functx
 from functx import debug, lax
+from functx.core.effects import Effect
 from functx.core.errors import (
     ArgumentError,
     CallbackResultError,
@@ -19,7 +20,6 @@ from functx.core.errors import (
     MissingRuleError,
     ValueRangeError,
 )
-from functx.core.program import Effect
 from functx.ops.callbacks import VMAP_METHODS
 
 X = np.float32(2)

@@ -11,6 +11,7 @@ import pytest
 import functx
 import functx.numpy as np
 from functx import functionalize, grad, jit, jvp, linearize, make_ir, vjp, vmap
+from functx.core.effects import Effect
 from functx.core.errors import (
     ArgumentError,
     ArgumentWriteError,
@@ -21,7 +22,6 @@ from functx.core.errors import (
     ShapeError,
 )
 from functx.core.primitive import View
-from functx.core.program import Effect
 from functx.lax import cond, fori_loop, scan, while_loop
 
 

@@ -4,8 +4,8 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import functx
+from functx.core.effects import Effect
 from functx.core.primitive import Primitive
-from functx.core.program import Effect
 
 for _module in walk_packages(functx.__path__, "functx."):
     import_module(_module.name)

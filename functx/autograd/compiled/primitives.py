@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from functx.core.effects import Effect, Effects
 from functx.core.errors import CapturedWalkError
 from functx.core.primitive import Primitive
-from functx.core.program import Effect, Effects
 from functx.core.types import ShapedArray
 
 

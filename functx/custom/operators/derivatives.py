@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from functx import ops
 from functx.core.concretization import is_being_differentiated
@@ -17,7 +17,7 @@ from functx.core.errors import NoAutogradFormulaError, OperatorRuleError, Regist
 from functx.core.masks import inexact_mask, linear_mask, scatter_where, select_where
 from functx.core.primitive import Primitive
 from functx.core.rewriting import apply
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Cotangents, Flags, PyTree, Tangents, Value, Values
@@ -200,7 +200,9 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         rule = self.backward_rule()
         if rule is None:
             self.check_not_declaration_only()
-            return self(*args), None
+            outs = self(*args)
+            # A jvp rule, which reverse mode transposes, does not run an effect again.
+            return outs, (None, outs) if self.effects else None
         types = self.output_types_of(args)
         self.differentiable_outputs(types)
         outs = self(*args)
@@ -217,11 +219,14 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         return outs, (rule, residuals._replace(arrays=arrays))
 
     def vjp(self, cts: Cotangents, saved: PyTree, args: Values, active: Flags) -> Cotangents:
-        if saved is not None:
-            rule, residuals = saved
+        residuals: Any
+        rule, residuals = saved or (None, ())
+        if rule is not None:
             return self.apply_backward(rule, residuals, cts, args)
         if get_rule(self.operator, JVP_RULE) is not None:
-            return transpose_jvp_rule(self, cts, args, active, is_users_rule=True)
+            return transpose_jvp_rule(
+                self, cts, args, active, is_users_rule=True, known_outs=residuals
+            )
         nonzero = [ct for ct in cts if ct is not None]
         error = no_autograd_formula_error(self.operator.qualname)
         return refused(error, nonzero, [*map(aval_of, args)], active)
@@ -282,13 +287,20 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
             select_where(tangents, inexact), select_where(primals, inexact)
         )
 
+        has_run = False
+
         def body(*xs: Value) -> list[Value]:
+            nonlocal has_run
             primal_arguments = self.named_arguments(xs[: len(primals)])
             tangent_leaves = scatter_where(xs[len(primals) :], inexact)
             pair = rule(primal_arguments, self.named_arguments(tangent_leaves, lambda _: None))
+            called = [eqn.primitive for eqn in current_builder.require().equations]
+            has_run = any([self.effects & primitive.effects for primitive in called])
             return result.check_jvp(pair, types.structure(self.operator.schema), avals)
 
         outs, _ = inline_rule(f"{self.operator.__name__}_jvp", body, [*primals, *in_tangents])
+        if self.effects and not has_run:
+            self(*primals)
         return outs[: len(avals)], scatter_where(outs[len(avals) :], inexact_mask(avals))
 
     def jvp_by_transpose(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jax.experimental import io_callback
 
 from functx import ops
 from functx.core.config import config
+from functx.core.effects import Effects, is_ordered
 from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
 from functx.core.functionalization import Functionalize, FunctionalizedProgram, storage_base
-from functx.core.program import Effects, Program
+from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, aval_of
@@ -30,7 +32,7 @@ from functx.custom.operators.dispatch import kernels_by_platform
 from functx.custom.operators.outputs import OutputTypes, flatten_outputs
 from functx.custom.operators.registry import Registration
 from functx.custom.operators.schema import Return
-from functx.lowering.jax_bridge import DeviceCallback
+from functx.lowering.jax_bridge import DeviceCallback, wait_for_earlier_effects
 
 if TYPE_CHECKING:
     from functx.core.typing import IRValue
@@ -177,6 +179,7 @@ def run_kernel_eagerly(
             x if isinstance(x, jax.Array) else jax.numpy.asarray(x, a.dtype)
             for x, a in zip(operands, avals, strict=True)
         ]
+    wait_for_earlier_effects(call.effects)
     out = run_kernel(call, rule, arrays)
     # The writes come last, so that a kernel that fails has changed nothing.
     for i, new in zip(mutated, out.written, strict=True):
@@ -308,6 +311,7 @@ def lower_kernel(
     kernels = kernels_by_platform(call, ctx.platforms)
     avals = tuple(ctx.avals_out)
     padded = call.output_types(tuple(ctx.avals_in)).padded
+    ordered = is_ordered(call.effects)
 
     def on_host(rule: Registration) -> HostKernel:
         return HostKernel(call, rule, avals, padded, not x64_enabled())
@@ -319,7 +323,10 @@ def lower_kernel(
         shapes = tuple([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
         def through_callback(*xs: Value) -> PyTree:
-            outs = jax.pure_callback(device_call, shapes, *xs)
+            if call.effects:
+                outs = io_callback(device_call, shapes, *xs, ordered=ordered)
+            else:
+                outs = jax.pure_callback(device_call, shapes, *xs)
             return outs[0] if len(shapes) == 1 else outs
 
         return through_callback
@@ -330,12 +337,12 @@ def lower_kernel(
         def function(*xs: Value) -> PyTree:
             return jax.lax.platform_dependent(*xs, **branches)
 
-        outs = ctx.via_jax(function, *values)
+        outs = ctx.via_jax(function, *values, ordered=ordered)
     else:
         (rule,) = kernels.values()
         if rule.option == "numpy":
             return ctx.callback(on_host(rule), values)
-        outs = ctx.via_jax(branch(rule), *values)
+        outs = ctx.via_jax(branch(rule), *values, ordered=ordered)
     return outs if isinstance(outs, (list, tuple)) else [outs]
 
 

@@ -9,8 +9,8 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from functx.core.caches import invalidate_caches
+from functx.core.effects import NO_EFFECTS, Effect
 from functx.core.errors import ArgumentError, RegistrationError
-from functx.core.program import NO_EFFECTS, Effect
 from functx.core.source_info import user_source
 from functx.core.tracer import current_builder
 from functx.core.typing import Flags, Function, PyTree, Values

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from functx import ops
 from functx.core import tree
 from functx.core.config import config, contextual_key
+from functx.core.effects import is_ordered
 from functx.core.errors import MissingRuleError, TreeError, type_name
 from functx.core.masks import replace_where
 from functx.core.rewriting import apply
@@ -67,13 +68,15 @@ class OperatorCall(DifferentiableCall, abstract=True):
         rule = get_rule(self.operator, VMAP_RULE)
         if rule is not None:
             return self.batch_by_rule(rule, args, dims)
-        if config.operator_vmap == "error":
+        # Ordered effects take place for each element in turn.
+        in_turn = is_ordered(self.effects)
+        if config.operator_vmap == "error" and not in_turn:
             raise MissingRuleError(
                 f"{self.name}: an operator must have a vmap rule to be mapped, since "
                 'functx.config.operator_vmap is "error"; got none',
                 fix=f"Give it one with {self.operator.__name__}.def_vmap.",
             )
-        if not self.operator.has_warned:
+        if not self.operator.has_warned and not in_turn:
             self.operator.has_warned = True
             _warn_sequential(self.name)
         size, is_batched = batch_size(args, dims), [d is not None for d in dims]

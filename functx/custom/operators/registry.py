@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from functx.core.caches import clear_on_rule_change, invalidate_caches, scoped_table
+from functx.core.effect_registry import remove_registrations
 from functx.core.errors import (
     ArgumentError,
     FunctxError,
@@ -171,6 +172,7 @@ def destroy(name: str | Operator) -> None:
     operator = resolve_operator(name)
     for key in [key for key in _rules if key[0] is operator]:
         del _rules[key]
+    remove_registrations(operator.primitive)
     del operators[operator.qualname]
     invalidate_caches()
 

@@ -20,9 +20,10 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.backend import backend
+from functx.core.effects import Effect
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive, View
-from functx.core.program import Atom, Effect, Equation, Program, Var
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.samples import EXACT, Rounding
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
 from functx.core.typing import ArrayLike

@@ -12,6 +12,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
+from functx.core.effects import is_per_element
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
 from functx.core.masks import (
     T,
@@ -24,7 +25,7 @@ from functx.core.masks import (
 )
 from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import HasPrograms, Primitive, UpdatesInPlace
-from functx.core.program import BATCHED_EFFECTS, Atom, Literal, Program, Var
+from functx.core.program import Atom, Literal, Program, Var
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracebacks import api_boundary
@@ -223,7 +224,7 @@ class Cond(HasPrograms, UpdatesInPlace):
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         (index, *operands), (index_dim, *in_dims) = args, dims
-        if index_dim is not None and self.effects & BATCHED_EFFECTS:
+        if index_dim is not None and is_per_element(self.effects):
             return batch_sequentially(self, args, dims)
         if index_dim is not None and (name := batched_axis_names().name) in self.named_axes:
             raise CollectiveError(

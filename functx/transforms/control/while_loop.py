@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from functx import ops
 from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
+from functx.core.effects import is_per_element
 from functx.core.errors import CollectiveError
 from functx.core.masks import (
     T,
@@ -20,7 +21,7 @@ from functx.core.masks import (
 )
 from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import HasPrograms, Primitive
-from functx.core.program import BATCHED_EFFECTS, Program
+from functx.core.program import Program
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracer import aval_of
@@ -319,7 +320,7 @@ class While(HasPrograms):
                 f"communicates over; got one that differs along {name!r}",
                 fix=f"Let all run while any must: functx.lax.pmax(condition, {name!r}).",
             )
-        if self.effects & BATCHED_EFFECTS:
+        if is_per_element(self.effects):
             return batch_sequentially(self, args, dims)
         condition_consts, consts, carry = self.split_operands(args)
         condition_dims, consts_dims, carry_dims = self.split_operands(dims)
