@@ -43,6 +43,7 @@ if _TYPE_CHECKING:
     from functx.custom.operators.definition import custom_op
     from functx.interop.jax_trace import from_jax
     from functx.lowering.shard_map import shard_map
+    from functx.module_calls import create_functional_call, functional_call, stack_module_state
 
 __all__ = [
     "Primitive",
@@ -58,6 +59,7 @@ __all__ = [
     "clear_caches",
     "compiled_autograd",
     "config",
+    "create_functional_call",
     "custom_batching",
     "custom_derivatives",
     "custom_jvp",
@@ -73,6 +75,7 @@ __all__ = [
     "eval_shape",
     "float0",
     "from_jax",
+    "functional_call",
     "functionalize",
     "grad",
     "grad_and_value",
@@ -98,6 +101,7 @@ __all__ = [
     "remat",
     "scipy",
     "shard_map",
+    "stack_module_state",
     "stop_gradient",
     "testing",
     "tools",
@@ -127,9 +131,12 @@ _load_on_first_use(
         *("scipy", "testing", "tools", "transforms"),
     ),
     names={
+        "create_functional_call": "functx.module_calls",
         "custom_op": "functx.custom.operators.definition",
         "from_jax": "functx.interop.jax_trace",
+        "functional_call": "functx.module_calls",
         "shard_map": "functx.lowering.shard_map",
+        "stack_module_state": "functx.module_calls",
     },
     others="functx.api",
 )

@@ -46,6 +46,7 @@ LAYERS = [
     "interop",  # JAX functions as programs, and programs inside JAX
     "autograd",  # PyTorch's imperative autograd
     "compiled_autograd",  # its walks as programs
+    "module_calls",  # modules called with given parameters
     "aot",  # a function as a forward and a backward program
     "api",  # the public functions
     "__init__",  # the public names

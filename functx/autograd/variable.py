@@ -109,6 +109,7 @@ class Variable(ConvertibleArray):
     _hooks: NodeHooks | None = None
     _grad: Variable | None = None
     _retains_grad: bool = False
+    _state_kind: Any = None
 
     gradient_checks: ClassVar[dict[str, Callable[..., bool]]] = {}
     """The functions that `gradcheck` and `gradgradcheck` of `functx.testing` call for Variables."""
@@ -535,6 +536,7 @@ class Variable(ConvertibleArray):
         x = make_variable(self.read(), None)
         x._leaf = None if self._leaf is None else dead_reference
         x._grad = deepcopy(self.read_grad(), memo)
+        x._state_kind = self._state_kind
         return x
 
     def backward(
@@ -582,7 +584,14 @@ class Variable(ConvertibleArray):
                 f"{self.grad_fn!r}",
                 fix="Pickle x.detach(), its value.",
             )
-        return Variable, (self.numpy(), self.requires_grad)
+        return unpickle_variable, (self.numpy(), self.requires_grad, self._state_kind)
+
+
+def unpickle_variable(value: NumPyArray, requires_grad: bool, state_kind: Any) -> Variable:
+    """The Variable of a pickle; `state_kind` is `nn.Parameter` or `nn.Buffer` if it is of a module."""
+    x = Variable(value, requires_grad)
+    x._state_kind = state_kind
+    return x
 
 
 def jit_builder() -> Builder | None:

@@ -16,6 +16,7 @@ from weakref import ref
 from functx.autograd.variable import Variable
 from functx.core.typing import Function
 from functx.interop.jaxprs import IMMUTABLE_PACKAGES, global_names, package_of
+from functx.nn.module import Module
 
 Reader: TypeAlias = Callable[[Sequence[Any], Any], list[object]]
 """Reads parts of an object, items or attributes, by their keys."""
@@ -39,7 +40,7 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
     property: ("fget",),
 }
 """The attributes of what is called as a function and is none."""
-_CONTAINERS = FunctionType, list, tuple, dict, deque, SimpleNamespace, *_WRAPPERS
+_CONTAINERS = FunctionType, list, tuple, dict, deque, SimpleNamespace, Module, *_WRAPPERS
 
 
 class Hop(NamedTuple):

@@ -808,6 +808,94 @@ class UnsupportedStrategyError(AutogradError, NotImplementedError):
     """
 
 
+class ModuleAttributeError(FunctxError, TypeError):
+    """An assignment to an attribute of a module would lose a parameter, a buffer or a submodule.
+
+    Smallest failing code: `module.weight = module.weight * 2`.
+    Cure: write in place under `functx.autograd.no_grad()`, or assign an `nn.Parameter`.
+    """
+
+
+class MissingForwardError(FunctxError, NotImplementedError):
+    """A module was called whose class does not define `forward`.
+
+    Smallest failing code: `functx.nn.Module()(1.0)`.
+    Cure: define `forward(self, ...)` in the class.
+    """
+
+
+class StateKeysError(FunctxError, RuntimeError):
+    """The keys of a state are not those of the parameters and buffers of the module.
+
+    Smallest failing code: `functx.functional_call(module, {}, x, strict=True)` of a module with a parameter.
+    Cure: give exactly the keys of `module.named_parameters()` and `named_buffers()`, or `strict=False`.
+    """
+
+
+class StateShapeError(FunctxError, RuntimeError, ValueError):
+    """A value of a loaded state has another shape than the parameter or buffer that it replaces.
+
+    Smallest failing code: `module.load_state_dict({"weight": numpy.ones(3)})` of a weight of shape (2,).
+    Cure: load the state of a module of the same sizes.
+    """
+
+
+class ModuleTypeError(FunctxError, TypeError):
+    """A functional call was given an object that is no module.
+
+    Smallest failing code: `functx.functional_call(3, {}, x)`.
+    Cure: pass an `nn.Module`, an object with `__functx_state__`, or a pytree that can be called.
+    """
+
+
+class StateItemsError(FunctxError, ValueError):
+    """The state of a functional call is no dictionary, no dictionaries and no pairs, or mixes them.
+
+    Smallest failing code: `functx.functional_call(module, [{"weight": w}, ("bias", b)], x)`.
+    Cure: pass one dictionary, several, or pairs of a name and a value.
+    """
+
+
+class DuplicateKeysError(FunctxError, ValueError):
+    """Two dictionaries, or two pairs, of the state of a functional call have the same name.
+
+    Smallest failing code: `functx.functional_call(module, ({"weight": v}, {"weight": w}), x)`.
+    Cure: remove the name from all of them but one.
+    """
+
+
+class TiedValuesError(FunctxError, ValueError):
+    """Parameters that a module ties, which are one array under several names, got different values.
+
+    Smallest failing code: `functx.functional_call(module, {"a": v, "b": w}, x)` where `module.b is module.a`.
+    Cure: give one of them, or pass `tie_weights=False`.
+    """
+
+
+class FunctionalCallCountError(FunctxError, ValueError):
+    """The number of flat parameters is not the one that the function or its structure has.
+
+    Smallest failing code: `functx.create_functional_call(module, spec, 2)` where `spec` has three leaves.
+    Cure: pass `flat, spec = functx.tree.flatten(parameters)`, and `len(flat)`.
+    """
+
+
+class OutputTupleError(FunctxError, RuntimeError):
+    """A module that is called with flat parameters returned neither a tuple nor a list.
+
+    Smallest failing code: `functx.create_functional_call(module, spec, n)(*flat, x)`, where `module` returns an array.
+    Cure: return `(out,)` from its `forward`, or use `functx.functional_call`.
+    """
+
+
+class StackingError(FunctxError, RuntimeError):
+    """Modules whose states are stacked differ in class, mode, names, shapes or flags, or there are none.
+
+    Smallest failing code: `functx.stack_module_state([])`.
+    Cure: stack modules of one class, of the same sizes and in one mode.
+    """
+
+
 class GradcheckError(FunctxError, RuntimeError):
     """`functx.testing.gradcheck` found a derivative that differs from finite differences.
 

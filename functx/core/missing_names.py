@@ -59,7 +59,7 @@ def _missing_attribute_hook(original: str, module: str) -> Callable[[str], NoRet
         elif module != "functx" and isinstance(getattr(functx, name, None), ModuleType):
             message += f"; there is functx.{name}"
         elif module == "functx.nn" and (function := _function_of_module(name)):
-            message += f"; there are no modules, write the function functx.nn.{function}"
+            message += f"; in place of this module, write the function functx.nn.{function}"
         elif module == "functx.numpy" and name in _functions_of_nn().values():
             message += f"; there is functx.nn.{name}"
         elif name.startswith("tree_") and hasattr(sys.modules["functx.core.tree"], name[5:]):

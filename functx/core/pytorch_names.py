@@ -65,7 +65,6 @@ METHODS = {
 }
 """The expression for each method that functx lacks, or has as a function with other arguments."""
 
-_MODULES = "modules are left to you: keep arrays in a dictionary, and write a function of them"
 FUNCTIONS = {
     "functx.numpy": {
         "cat": "write functx.numpy.concatenate(arrays, axis)",
@@ -84,11 +83,8 @@ FUNCTIONS = {
     },
     "functx.nn": {
         "functional": "its functions are those of functx.nn",
-        "Module": _MODULES,
-        "Sequential": _MODULES,
-        "Linear": "write x @ weight + bias, with Variables as parameters",
+        "Linear": "write a functx.nn.Module whose forward returns x @ self.weight.T + self.bias",
         "linear": "write x @ weight.T + bias",
-        "Parameter": "write functx.autograd.Variable(x, requires_grad=True)",
         "conv2d": "write functx.lax.conv_general_dilated(x, weight, strides, padding)",
         "GELU": "write functx.nn.gelu(x, approximate=False)",
         "BCELoss": "write functx.nn.binary_cross_entropy",

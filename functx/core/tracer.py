@@ -454,6 +454,11 @@ def _argument_fix(x: object) -> str:
         return "Give it a value, or leave it out: None stands for no array."
     if isinstance(x, np.ma.MaskedArray):
         return "Pass x.filled(value), or x.data and x.mask as two arrays."
+    if hasattr(x, "__functx_state__") or hasattr(x, "named_parameters"):
+        return (
+            "Pass the state of a module (dict(module.named_parameters())), and call it in the function with "
+            "functx.functional_call(module, state, x)."
+        )
     if hasattr(x, "dtype"):
         return "Convert it to an array of a dtype that functx has, in the machine's byte order."
     if isinstance(x, (list, tuple, dict, set, Iterator)):

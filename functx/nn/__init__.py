@@ -1,4 +1,4 @@
-"""Functions of neural networks: those of `jax.nn`, and losses and norms by PyTorch's names.
+"""Functions of neural networks: those of `jax.nn`, losses and norms by PyTorch's names; and `Module`.
 
 >>> import numpy
 >>> from functx import nn
@@ -11,6 +11,7 @@ from functx.nn.activations import *
 from functx.nn.attention import *
 from functx.nn.layers import *
 from functx.nn.losses import *
+from functx.nn.module import *
 from functx.nn.normalization import *
 
 _suggest_alternatives("jax.nn", __name__)

@@ -96,9 +96,9 @@ NAMES = {
     (np, "topk"): "write functx.lax.top_k(x, k)",
     (np, "softmax"): "there is functx.nn.softmax",
     (nn, "functional"): "its functions are those of functx.nn",
-    (nn, "Linear"): "write x @ weight + bias, with Variables as parameters",
-    (nn, "CrossEntropyLoss"): "there are no modules, write the function functx.nn.cross_entropy",
-    (nn, "ReLU"): "there are no modules, write the function functx.nn.relu",
+    (nn, "Linear"): "write a functx.nn.Module whose forward returns x @ self.weight.T + self.bias",
+    (nn, "CrossEntropyLoss"): "in place of this module, write the function functx.nn.cross_entropy",
+    (nn, "ReLU"): "in place of this module, write the function functx.nn.relu",
 }
 
 

@@ -1,0 +1,647 @@
+"""`Module`: a function with parameters and buffers, held as attributes, and with submodules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from itertools import count
+from reprlib import recursive_repr
+from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex, overload
+
+import jax
+
+from functx.core.errors import (
+    MissingForwardError,
+    ModuleAttributeError,
+    StateKeysError,
+    StateShapeError,
+    type_name,
+)
+from functx.core.replaced_state import state_with
+from functx.core.tracer import aval_of, current_builder, is_variable
+from functx.core.typing import ArrayOrList, Value
+from functx.numpy.array_creation import asarray
+
+__all__ = ["Buffer", "Module", "ModuleDict", "ModuleList", "Parameter", "Sequential"]
+
+
+class StateKind(type):
+    """The metaclass of `Parameter` and `Buffer`, whose instances are the Variables that they made."""
+
+    def __instancecheck__(cls, x: object) -> bool:
+        return type(x) is cls or (is_variable(x) and x._state_kind is cls)  # type: ignore[attr-defined]
+
+
+class Parameter(metaclass=StateKind):
+    """A parameter of a `Module`: a new Variable that requires a gradient, unless told otherwise.
+
+    Assigned to an attribute of a module, it is one of its parameters. Inside a transform it holds the
+    traced `value` until then, and the attribute is that value.
+
+    >>> from functx import nn
+    >>> weight = nn.Parameter([1.0, 2.0])
+    >>> (weight * weight).sum().backward()
+    >>> print(weight.grad)
+    [2. 4.]
+    """
+
+    value: Any
+
+    def __new__(cls, value: ArrayOrList, requires_grad: bool = True) -> Any:
+        return _declare(cls, value, requires_grad)
+
+
+class Buffer(metaclass=StateKind):
+    """A buffer of a `Module`: a new Variable that no gradient is computed for, such as a running mean.
+
+    Assigned to an attribute of a module, it is one of its buffers, and part of its `state_dict` unless it
+    is not `persistent`. Inside a transform it holds the traced `value` until then, and the attribute is
+    that value.
+
+    >>> from functx import nn
+    >>> class Counter(nn.Module):
+    ...     def __init__(self):
+    ...         self.calls = nn.Buffer(0)
+    ...     def forward(self, x):
+    ...         self.calls += 1
+    ...         return x
+    >>> counter = Counter()
+    >>> counter(5.0), int(counter.calls)
+    (5.0, 1)
+    """
+
+    value: Any
+    persistent: bool
+
+    def __new__(cls, value: ArrayOrList, persistent: bool = True) -> Any:
+        x: Any = _declare(cls, value, False)
+        x._is_persistent = persistent
+        return x
+
+
+def _declare(kind: type, value: Any, requires_grad: bool) -> Any:
+    """A Variable of a known value, or, inside a transform, an object that holds the value."""
+    if is_in_transform(value):
+        x: Any = object.__new__(kind)
+        x.value = value
+        return x
+    x = _autograd().Variable(value, requires_grad)
+    x._state_kind = kind
+    return x
+
+
+def is_in_transform(value: object = None) -> bool:
+    """Whether a transform traces now, of functx or, as `value` shows, of JAX."""
+    is_traced = isinstance(value, jax.core.Tracer) and not is_variable(value)
+    return is_traced or current_builder.innermost() is not None
+
+
+def _autograd() -> Any:
+    """`functx.autograd`, a layer above this one, imported when a Variable is first needed."""
+    return import_module("functx.autograd")
+
+
+class Structure:
+    """The count of changes to the structure of modules: what they hold, and which values they share."""
+
+    version = 0
+    _versions: ClassVar[Iterator[int]] = count(1)
+
+    def changed(self) -> None:
+        """Lets all names of states be searched for again."""
+        self.version = next(self._versions)
+
+
+structure = Structure()
+_serials = count()
+
+
+class StateNames(NamedTuple):
+    """The dotted names of the parameters and buffers of a module.
+
+    `places` are the serial number of the module that holds each, and its attribute there. `tied` are, for
+    a name whose value has others too, all names of that value.
+    """
+
+    version: int
+    places: dict[str, tuple[int, str]]
+    tied: dict[str, tuple[str, ...]]
+
+
+class IncompatibleKeys(NamedTuple):
+    """The keys that a state lacked, and those that the module does not have."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """A function with parameters and buffers, which are attributes, and with submodules.
+
+    A subclass defines `forward(...)`, which a call of the module runs. A `Parameter`, a `Buffer` or
+    a module that is assigned to an attribute belongs to the module; `named_parameters` and its kin find
+    it, also through submodules, under names as `hidden.weight`. Parameters and buffers are Variables of
+    `functx.autograd`, so that `backward` computes gradients. `functx.functional_call` calls the module
+    with other values, traced ones too.
+
+    Transforms take no module for an array: they pass it on as it is, and the arrays that it holds are
+    captured. A derivative in its parameters is one of a function that calls `functx.functional_call`.
+
+    Raises ModuleAttributeError for an assignment that would lose a parameter, and MissingForwardError
+    for a call of a module without `forward`.
+
+    >>> import functx.numpy as np
+    >>> from functx import nn
+    >>> class Linear(nn.Module):
+    ...     def __init__(self, inputs, outputs):
+    ...         self.weight = nn.Parameter(np.ones((outputs, inputs)))
+    ...         self.bias = nn.Parameter(np.zeros(outputs))
+    ...     def forward(self, x):
+    ...         return x @ self.weight.T + self.bias
+    >>> model = Linear(3, 2)
+    >>> model
+    Linear(weight: f32[2,3], bias: f32[2])
+    >>> model(np.ones(3)).tolist()
+    [3.0, 3.0]
+    """
+
+    training = True
+    """Whether it is in training mode; `train()` and `eval()` change it."""
+
+    _parameters: dict[str, Any]
+    _buffers: dict[str, Any]
+    _modules: dict[str, Any]
+    _not_persistent: set[str]
+    _serial: int
+    _names: StateNames | None
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        module = object.__new__(cls)
+        vars(module).update(
+            _parameters={}, _buffers={}, _modules={}, _not_persistent=set(), _names=None
+        )
+        vars(module)["_serial"] = next(_serials)
+        return module
+
+    def __init__(self) -> None:
+        """Does nothing; a subclass need not call it."""
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """The result of a call; a subclass defines it."""
+        raise MissingForwardError(
+            f"{type(self).__name__}: a module that is called must define forward; got none",
+            fix="Define forward(self, ...) in the class.",
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached for what is no plain attribute.
+        own = vars(self)
+        for kind in ("_parameters", "_buffers"):
+            if name in own[kind]:
+                state = state_with(own["_serial"], name)
+                return own[kind][name] if state is None else state.values[own["_serial"]][name]
+        if name in own["_modules"]:
+            return own["_modules"][name]
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        state = state_with(self._serial, name)
+        if state is not None:
+            state.write(self._serial, name, value.value if _is_declared(value) else value)
+        elif isinstance(value, Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, Buffer):
+            self.register_buffer(name, value, getattr(value, "_is_persistent", True))
+        elif isinstance(value, Module):
+            self.register_module(name, value)
+        elif (holder := self._holder(name)) is None:
+            object.__setattr__(self, name, value)
+        elif value is None:
+            self._hold(holder, name, None)
+        elif holder is self._buffers:
+            self._hold(holder, name, self._buffer_value(name, value))
+        else:
+            is_parameter = holder is self._parameters
+            what, kind = (
+                ("parameter", "nn.Parameter") if is_parameter else ("submodule", "nn.Module")
+            )
+            raise ModuleAttributeError(
+                f"{type(self).__name__}: the {what} `{name}` must be replaced by an {kind} or None; "
+                f"got {type_name(value)}",
+                fix=f"Write in place (module.{name}[...] = value, under functx.autograd.no_grad()), or "
+                "assign nn.Parameter(value)."
+                if is_parameter
+                else "Delete the submodule first, or use another name.",
+            )
+
+    def __delattr__(self, name: str) -> None:
+        holder = self._holder(name)
+        if holder is None:
+            object.__delattr__(self, name)
+            return
+        del holder[name]
+        self._not_persistent.discard(name)
+        structure.changed()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *self._parameters, *self._buffers, *self._modules})
+
+    def _holder(self, name: str) -> dict[str, Any] | None:
+        """The dictionary that holds a parameter, buffer or submodule; None if there is none."""
+        return next((h for h in self._holders() if name in h), None)
+
+    def _holders(self) -> tuple[dict[str, Any], ...]:
+        return self._parameters, self._buffers, self._modules
+
+    def _hold(self, holder: dict[str, Any], name: str, value: Any) -> None:
+        """Makes `value` the attribute `name`, in one of the dictionaries."""
+        if holder.get(name) is value and name in holder:
+            return
+        if not name or "." in name or (hasattr(type(self), name) and name not in holder):
+            raise ModuleAttributeError(
+                f"{type(self).__name__}: the name of a parameter, buffer or submodule must not be empty, "
+                f"have a dot, or be that of an attribute of the class; got {name!r}",
+                fix="Use another name.",
+            )
+        vars(self).pop(name, None)
+        for other in self._holders():
+            if other is not holder:
+                other.pop(name, None)
+        holder[name] = value
+        structure.changed()
+
+    def register_parameter(self, name: str, value: Any) -> None:
+        """Makes `value` the parameter `name`: a `Parameter`, an array of which one is made, or None."""
+        self._hold(self._parameters, name, _value_of(Parameter, value))
+
+    def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
+        """Makes `value` the buffer `name`: an array or None. If it is not persistent, states lack it."""
+        self._hold(self._buffers, name, _value_of(Buffer, value))
+        (self._not_persistent.discard if persistent else self._not_persistent.add)(name)
+
+    def register_module(self, name: str, module: Module | None) -> None:
+        """Makes `module` the submodule `name`."""
+        if module is not None and not isinstance(module, Module):
+            raise ModuleAttributeError(
+                f"{type(self).__name__}: a submodule must be an nn.Module or None; got "
+                f"{type_name(module)} for `{name}`",
+                fix="Derive its class from functx.nn.Module.",
+            )
+        self._hold(self._modules, name, module)
+
+    def _buffer_value(self, name: str, value: Any) -> Any:
+        """The value that replaces a buffer of the module itself."""
+        if is_variable(value):
+            return value
+        if is_in_transform(value) and is_variable(self._buffers[name]):
+            raise ModuleAttributeError(
+                f"{type(self).__name__}: the buffer `{name}` must not be given a traced value, which ends "
+                f"with the transform; got {_describe(value)}",
+                fix=f"Call the module through functx.functional_call with `{name}` in the state, which "
+                "then gets the new value.",
+            )
+        return _value_of(Buffer, value)
+
+    def named_modules(
+        self, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """The module itself and all submodules, by dotted name; one that has two names comes once.
+
+        Without `remove_duplicate` it comes under each.
+        """
+        yield from _walk(self, prefix, set(), remove_duplicate)
+
+    def modules(self) -> Iterator[Module]:
+        """The module itself and all submodules, each once."""
+        return (module for _, module in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The submodules that are attributes of the module itself."""
+        return ((name, child) for name, child in self._modules.items() if child is not None)
+
+    def children(self) -> Iterator[Module]:
+        """The submodules that are attributes of the module itself."""
+        return (child for _, child in self.named_children())
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        """The parameters by dotted name; one that has two names comes once.
+
+        Without `remove_duplicate` it comes under each; without `recurse`, those of submodules are left out.
+        """
+        return self._named("_parameters", prefix, recurse, remove_duplicate)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Any]:
+        """The parameters, each once."""
+        return (x for _, x in self.named_parameters(recurse=recurse))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        """The buffers by dotted name, as `named_parameters` the parameters."""
+        return self._named("_buffers", prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Any]:
+        """The buffers, each once."""
+        return (x for _, x in self.named_buffers(recurse=recurse))
+
+    def _named(
+        self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Any]]:
+        seen = set()
+        whole = self.named_modules(prefix, remove_duplicate) if recurse else [(prefix, self)]
+        for path, module in whole:
+            for name in vars(module)[kind]:
+                x = getattr(module, name)
+                if x is None or (remove_duplicate and id(x) in seen):
+                    continue
+                seen.add(id(x))
+                yield _join(path, name), x
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets training mode, or with False evaluation mode, here and in all submodules."""
+        for module in self.modules():
+            module.training = bool(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Sets evaluation mode here and in all submodules."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Lets all parameters require gradients, or not."""
+        for x in self.parameters():
+            x.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self) -> None:
+        """Sets the gradients of all parameters to None."""
+        for x in self.parameters():
+            x.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values of parameters and persistent buffers by dotted name, as they are now.
+
+        They are Variables without a history, which later writes to the module do not change. A value that
+        has two names is there under both.
+        """
+        return {
+            name: _autograd().Variable(x) if is_variable(x) else x
+            for name, x in self._state_items()
+            if x is not None
+        }
+
+    def _state_items(self) -> Iterator[tuple[str, Any]]:
+        for path, module in self.named_modules(remove_duplicate=False):
+            for name in (*module._parameters, *module._buffers):
+                if name not in module._not_persistent:
+                    yield _join(path, name), getattr(module, name)
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        """Writes the values of a state to the parameters and buffers, and returns the keys left out.
+
+        Raises StateKeysError, unless `strict` is False, if keys are missing or unexpected, and
+        StateShapeError for a value of another shape; then nothing is written.
+        """
+        own = {name: x for name, x in self._state_items() if x is not None}
+        keys = IncompatibleKeys(
+            [name for name in own if name not in state], [name for name in state if name not in own]
+        )
+        if strict:
+            check_keys(f"{type(self).__name__}.load_state_dict", *keys)
+        new = {name: asarray(state[name]) for name in own if name in state}
+        for name, value in new.items():
+            if value.shape != own[name].shape:
+                raise StateShapeError(
+                    f"{type(self).__name__}.load_state_dict: a value must have the shape of the one that "
+                    f"it replaces; got {aval_of(value)!r} for `{name}`, {aval_of(own[name])!r}",
+                    fix="Load the state of a module of the same sizes.",
+                )
+        with _autograd().no_grad():
+            for name, value in new.items():
+                own[name][...] = value
+        return keys
+
+    def state_names(self) -> StateNames:
+        """The dotted names of all parameters and buffers, and which of them share a value."""
+        found = self._names
+        if found is None or found.version != structure.version:
+            found = find_state_names(self)
+            vars(self)["_names"] = found
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has dictionaries and a number of its own.
+        own = {k: v for k, v in vars(self).items() if k not in ("_serial", "_names")}
+        for name in ("_parameters", "_buffers", "_modules", "_not_persistent"):
+            own[name] = own[name].copy()
+        return own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        structure.changed()
+
+    @recursive_repr("...")
+    def __repr__(self) -> str:
+        own = [f"{name}: {_describe(x)}" for name, x in self._parameters.items()]
+        own += [f"{name}: buffer {_describe(x)}" for name, x in self._buffers.items()]
+        if not self._modules:
+            return f"{type(self).__name__}({', '.join(own)})"
+        parts = [*own, *[f"{name}: {child!r}" for name, child in self._modules.items()]]
+        lines = "\n".join(parts).replace("\n", "\n  ")
+        return f"{type(self).__name__}(\n  {lines}\n)"
+
+
+class ModuleList(Module):
+    """A list of modules, whose parameters belong to the module that holds it.
+
+    >>> from functx import nn
+    >>> len(nn.ModuleList([nn.Sequential(), nn.Sequential()]))
+    2
+    """
+
+    def __init__(self, modules: Iterable[Module] = ()):
+        self.extend(modules)
+
+    def append(self, module: Module) -> Self:
+        """Adds a module at the end."""
+        self.register_module(str(len(self)), module)
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Adds modules at the end."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([*self._modules.values()])
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        found = [*self._modules.values()][index]
+        return type(self)(*_as_arguments(self, found)) if isinstance(index, slice) else found
+
+    def __setitem__(self, index: SupportsIndex, module: Module) -> None:
+        self.register_module(str(range(len(self))[index]), module)
+
+
+class Sequential(ModuleList):
+    """Modules that are called one after the other, each with the result of the one before.
+
+    Functions that are no modules, such as `nn.relu`, may stand among them.
+
+    >>> from functx import nn
+    >>> float(nn.Sequential(nn.relu, lambda x: x + 1)(-2.0))
+    1.0
+    """
+
+    def __init__(self, *modules: Callable[..., Any]):
+        self.extend([m if isinstance(m, Module) else FunctionModule(m) for m in modules])
+
+    def forward(self, x: Value) -> Any:
+        """The result of the last module."""
+        for module in self._modules.values():
+            x = module(x)
+        return x
+
+
+class FunctionModule(Module):
+    """A function as a module without parameters."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of the function."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__name__", repr(self.function))
+
+
+class ModuleDict(Module):
+    """Modules by name, whose parameters belong to the module that holds the dictionary.
+
+    >>> from functx import nn
+    >>> list(nn.ModuleDict({"left": nn.Sequential(), "right": nn.Sequential()}))
+    ['left', 'right']
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | None = None):
+        for name, module in (modules or {}).items():
+            self[name] = module
+
+    def __getitem__(self, name: str) -> Any:
+        return self._modules[name]
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.register_module(name, module)
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self, name)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._modules])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._modules
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return [*self._modules]
+
+    def values(self) -> list[Any]:
+        """The modules."""
+        return [*self._modules.values()]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Pairs of a name and its module."""
+        return [*self._modules.items()]
+
+
+def _as_arguments(modules: ModuleList, found: list[Any]) -> list[Any]:
+    """The arguments that make a list of the class of `modules`."""
+    return found if isinstance(modules, Sequential) else [found]
+
+
+def _is_declared(x: object) -> bool:
+    """Whether `x` is a `Parameter` or `Buffer` that was declared inside a transform."""
+    return type(x) is Parameter or type(x) is Buffer
+
+
+def _value_of(kind: Any, value: Any) -> Any:
+    """The value of a parameter or buffer that a module holds."""
+    if value is None or (is_variable(value) and (kind is Buffer or isinstance(value, kind))):
+        return value
+    declared = value if isinstance(value, kind) else kind(value)
+    return declared.value if _is_declared(declared) else declared
+
+
+def _describe(x: Any) -> str:
+    return "None" if x is None else repr(aval_of(x))
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _walk(
+    module: Module, path: str, seen: set[int], remove_duplicate: bool
+) -> Iterator[tuple[str, Module]]:
+    """A module and its submodules; `seen` are those that were met, or are around it."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield path, module
+    for name, child in [*module._modules.items()]:
+        if child is not None:
+            yield from _walk(child, _join(path, name), seen, remove_duplicate)
+    if not remove_duplicate:
+        seen.discard(id(module))
+
+
+def find_state_names(module: Module) -> StateNames:
+    """The names of the parameters and buffers of a module, each under all of its names."""
+    version = structure.version
+    places: dict[str, tuple[int, str]] = {}
+    names_by_value: dict[int, list[str]] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        for attribute, x in (*part._parameters.items(), *part._buffers.items()):
+            if x is not None:
+                name = _join(path, attribute)
+                places[name] = part._serial, attribute
+                names_by_value.setdefault(id(x), []).append(name)
+    groups = [tuple(names) for names in names_by_value.values() if len(names) > 1]
+    tied = {name: group for group in groups for name in group}
+    return StateNames(version, places, tied)
+
+
+def check_keys(label: str, missing: Iterable[str], unexpected: Iterable[str]) -> None:
+    """Raises StateKeysError if keys are missing or unexpected."""
+    faults = [
+        f"{what} {', '.join([repr(key) for key in keys])}"
+        for what, keys in (("unexpected", [*unexpected]), ("missing", [*missing]))
+        if keys
+    ]
+    if faults:
+        raise StateKeysError(
+            f"{label}: the keys of the state must be those of the parameters and buffers; got "
+            + " and ".join(faults),
+            fix="Give exactly these keys, or pass strict=False.",
+        )
