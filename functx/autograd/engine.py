@@ -81,8 +81,8 @@ class Walk:
     whose gradients are returned; only nodes that lead to them run, and leaves are left alone. With
     `accumulate` gradients are added to `.grad` of the leaves, only of those wanted if there are any.
 
-    Values are Recorded in a `plain` walk, else arrays that `bind` and `apply` take: Variables, or
-    traced values where a walk is batched.
+    With `has_recorded_values` its values are Recorded, else arrays that `bind` and `apply` take:
+    Variables where it is differentiated, traced values where it is batched.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Walk:
         self.detects_anomalies = current_anomalies().enabled
         # Gradients of dual numbers are dual, whether they are recorded for a walk or not.
         self.is_differentiated = create_graph or open_level.get() is not None
-        self.plain = not self.is_differentiated and current_builder.get() is None
+        self.has_recorded_values = not self.is_differentiated and current_builder.get() is None
         self.first_node = current_recording().first_node
 
     def run(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
@@ -182,11 +182,11 @@ class Walk:
 
     def bind(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         """The output of an operation on values of the walk."""
-        return record(primitive, args) if self.plain else bind(primitive, args)
+        return record(primitive, args) if self.has_recorded_values else bind(primitive, args)
 
     def apply(self, operation: Operation, args: Sequence[Any]) -> Sequence[Any]:
         """The outputs of an operation on values of the walk."""
-        if self.plain:
+        if self.has_recorded_values:
             new = current_recording().call(operation, args)
             return new if operation.outputs is None else operation.outputs_of(args, new)
         return apply(None, operation.program, [*args, *operation.captured])
@@ -194,7 +194,7 @@ class Walk:
     def filled(self, aval: ShapedArray, value: float) -> Any:
         """An array of the type `aval`, filled with a number."""
         number = literal(value, aval.dtype)
-        if self.plain or current_builder.get() is not None:
+        if self.has_recorded_values or current_builder.get() is not None:
             return self.bind(ops.Full(aval.shape), (number,))
         return make_variable(record(ops.Full(aval.shape), (number,)), None)
 
@@ -274,10 +274,10 @@ class Walk:
     def gradient_of(self, x: Any) -> Gradient:
         """The gradient that a hook or a user gave."""
         if type(x) is Literal:
-            return Gradient(x if self.plain else variable_of_literal(x))
+            return Gradient(x if self.has_recorded_values else variable_of_literal(x))
         if is_complex(x.dtype):
             x = bind(_conj, (x,))
-        return Gradient(x.read() if self.plain else x)
+        return Gradient(x.read() if self.has_recorded_values else x)
 
     def pull_back(self, node: Node, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the operands of a node."""
@@ -312,7 +312,9 @@ class Walk:
             ]
         pullback, residuals = self.pullback_of(node, saved, masked)
         for x in residuals:
-            cotangents.append(x if type(x) is Recorded and self.plain else self.unpack(node, x))
+            cotangents.append(
+                x if type(x) is Recorded and self.has_recorded_values else self.unpack(node, x)
+            )
         outs = self.apply(pullback, cotangents)
         if not self.retain_graph and saved:
             node.saved = node.operands = None
@@ -358,11 +360,11 @@ class Walk:
     def unpack(self, node: OperationNode, saved: Any) -> Any:
         """A residual as a value of the walk; SavedValueError if it was written to since."""
         if type(saved) is Recorded:
-            return saved if self.plain else make_variable(saved, None)
+            return saved if self.has_recorded_values else make_variable(saved, None)
         if not isinstance(saved, (SavedValue, PackedValue)):
             return saved
         recorded = saved.load(node.label)
-        if self.plain:
+        if self.has_recorded_values:
             return recorded
         edge = saved.edge if saved.output is None else GradientEdge(node, saved.output)
         x = make_variable(recorded, edge if self.create_graph else None)

@@ -347,7 +347,7 @@ def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
         after = max(x.version_counter.version, version + 1)
         if edge is not None:
             x.write(make_variable(x.read(), edge))
-        x.version_counter.version = after
+        x.version_counter.add(after - x.version_counter.version, writes=0)
     return x
 
 

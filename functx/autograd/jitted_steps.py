@@ -170,8 +170,8 @@ def trace_step(
 class JittedStep:
     """A traced step of a jitted function, and its executable once it has run.
 
-    `donated` holds the numbers of the roots whose memory is reused, and of their new values. The Variables at
-    the numbers of `plain` are leaves or not, as it says, and have no view, history or hooks.
+    `donated` holds the numbers of the owners whose memory is reused, and of their new values. The Variables at
+    the numbers of `flags` are leaves or not, as it says, and have no view, history or hooks.
     """
 
     def __init__(
@@ -185,12 +185,12 @@ class JittedStep:
         self.is_no_node = False
         self.num_args, self.out_avals = num_args, traced.program.out_avals
         self.references = [guard.reference for guard in traced.guards]
-        self.plain = [(i, g.is_leaf) for i, g in enumerate(traced.guards) if g.is_plain]
-        self.others = [(i, g) for i, g in enumerate(traced.guards) if not g.is_plain]
+        self.flags = [(i, g.is_leaf) for i, g in enumerate(traced.guards) if g.compares_flags_only]
+        self.others = [(i, g) for i, g in enumerate(traced.guards) if not g.compares_flags_only]
         self.reads_grads = [(i, g.grad) for i, g in enumerate(traced.guards) if g.grad != -1]
         self.finds_grads = any([guard.grad_of is not None for guard in traced.guards])
-        self.donated = [] if calls_python(traced.program) else list(self.donated_roots())
-        num_inputs = num_args + len(traced.roots) + len(traced.constants)
+        self.donated = [] if calls_python(traced.program) else list(self.donated_owners())
+        num_inputs = num_args + len(traced.owners) + len(traced.constants)
         self.drops_inputs = traced.operands != [*range(num_inputs)]
         changes = traced.changes
         self.writes = [(c.variable, c.value, *c.counts) for c in changes if c.value is not None]
@@ -200,8 +200,8 @@ class JittedStep:
         positions = {num_args + k for k, _ in self.donated}
         self.donated_operands = tuple([k for k, i in enumerate(traced.operands) if i in positions])
 
-    def donated_roots(self) -> Iterator[tuple[int, int]]:
-        """The roots that the program reads and that nothing else needs after it, each with a new value."""
+    def donated_owners(self) -> Iterator[tuple[int, int]]:
+        """The owners that the program reads and that nothing else needs after it, each with a new value."""
         traced = self.traced
         numbers = [c.value for c in traced.changes] + [g.value for g in traced.new_grads]
         numbers += [*traced.results, *traced.written.values(), *[k for _, k in traced.kept]]
@@ -210,14 +210,14 @@ class JittedStep:
             c.value: c.variable for c in traced.changes if c.value is not None and c.value >= 0
         }
         for number, variable in by_value.items():
-            k = traced.roots.index(variable)
+            k = traced.owners.index(variable)
             if self.num_args + k in traced.operands and -1 - self.num_args - k not in numbers:
                 yield k, number
 
     def find_variables(self, fun: Function) -> list[Variable] | None:
         """The Variables of a call of `fun` now; None if it is not this step."""
         found: list[Any] = [reference() for reference in self.references]
-        for i, is_leaf in self.plain:
+        for i, is_leaf in self.flags:
             x = found[i]
             if (
                 x is None
@@ -266,31 +266,31 @@ class JittedStep:
         if (watch := operand_watch.get()) is not None:
             watch(found)
         arguments = [x.read() if isinstance(x, Variable) else x for x in leaves]
-        roots = [found[i]._recorded for i in traced.roots]
-        of_roots = [x.value if x.recording is None else x.look() for x in roots]
-        if not HOST_ARRAY_TYPES.isdisjoint(map(type, of_roots)):
-            of_roots = list(map(on_device, roots))
+        owners = [found[i]._recorded for i in traced.owners]
+        of_owners = [x.value if x.recording is None else x.look() for x in owners]
+        if not HOST_ARRAY_TYPES.isdisjoint(map(type, of_owners)):
+            of_owners = list(map(on_device, owners))
         with ownership:
-            counts = [getrefcount(x) for x in roots]
-            owned = [counts[k] == COUNT_OF_OWNED and is_owned(roots[k]) for k, _ in self.donated]
+            counts = [getrefcount(x) for x in owners]
+            owned = [counts[k] == COUNT_OF_OWNED and is_owned(owners[k]) for k, _ in self.donated]
         for (k, _), is_free in zip(self.donated, owned, strict=True):
             if not is_free:
-                of_roots[k] = jnp.array(of_roots[k])
+                of_owners[k] = jnp.array(of_owners[k])
         values = [x.look() if type(x) is Recorded else x for x in arguments]
-        values += of_roots
+        values += of_owners
         values += traced.constants
         if self.drops_inputs:
             values = [values[i] for i in traced.operands]
         try:
             outs = self.compute(values)
         except BaseException as error:
-            note_interruption(roots, error)
+            mark_interrupted(owners, error)
             raise
         new: dict[int, Recorded] = {}
         for (k, number), is_free in zip(self.donated, owned, strict=True):
             if is_free:
-                new[number] = root = roots[k]
-                root.value = outs[number]
+                new[number] = owner = owners[k]
+                owner.value = outs[number]
 
         def result(number: int) -> Recorded:
             if number >= 0:
@@ -298,15 +298,14 @@ class JittedStep:
                 if x is None:
                     x = new[number] = private(self.out_avals[number], outs[number])
                 return x
-            x = (*arguments, *roots, *traced.constants)[-1 - number]
+            x = (*arguments, *owners, *traced.constants)[-1 - number]
             return x if type(x) is Recorded else constant(x)
 
         for variable, number, versions, writes in self.writes:
             x = found[variable]
             x._recorded = new.get(number) or result(number)
             counter = x._counter or x.version_counter
-            counter.version += versions
-            counter.writes += writes
+            counter.add(versions, writes)
         if self.changes_more:
             self.change_rest(found, result)
         for stored, number in traced.kept:
@@ -335,8 +334,7 @@ class JittedStep:
         for change in self.traced.changes:
             x = found[change.variable]
             if change.value is None and any(change.counts):
-                x.version_counter.version += change.counts[0]
-                x.version_counter.writes += change.counts[1]
+                x.version_counter.add(*change.counts)
             if change.is_leaf is not None:
                 x._leaf = dead_reference if change.is_leaf else None
             if change.sets_grad:
@@ -381,9 +379,9 @@ COUNT_OF_OWNED = COUNT_OF_LOCAL + 1 if COUNT_OF_LOCAL else 0
 """The reference count of a value that only a Variable and a list hold; 0 where counts do not tell."""
 
 
-def note_interruption(roots: Sequence[Recorded], error: BaseException) -> None:
+def mark_interrupted(owners: Sequence[Recorded], error: BaseException) -> None:
     """Lets reads of values raise whose memory was reused before an error."""
-    for x in roots:
+    for x in owners:
         if isinstance(x.value, jax.Array) and x.value.is_deleted():
             failure = AutogradError(
                 "jit: the step was interrupted after the memory of a Variable was reused; got "

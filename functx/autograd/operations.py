@@ -22,7 +22,7 @@ from functx.autograd.nodes import (
     split_operation,
     split_program,
 )
-from functx.autograd.recorded import Operand, note_read, operand_of, step_traces
+from functx.autograd.recorded import Operand, capture_in_step, operand_of, step_traces
 from functx.autograd.recorded_operations import operation_of_primitive
 from functx.autograd.recording import current_recording
 from functx.autograd.variable import (
@@ -79,7 +79,7 @@ def operands_of(
     if step_traces.count:
         for x in args:
             if isinstance(x, Variable):
-                note_read(x)
+                capture_in_step(x)
     records = differentiable and current_modes().records_gradients
     operands: list[Operand] = []
     edges: list[GradientEdge | None] = []

@@ -96,11 +96,11 @@ class step_traces:  # noqa: N801 - a switch, as `variables` is
     of_thread: Callable[[], StepTrace | None]
 
 
-def note_read(x: Variable) -> None:
+def capture_in_step(x: Variable) -> None:
     """Lets the step that this thread traces, if any, know a Variable that it reads or changes."""
     trace = step_traces.of_thread()
     if trace is not None and x._recorded.recording is not trace:
-        trace.note(x)
+        trace.capture_variable(x)
 
 
 ownership = Lock()

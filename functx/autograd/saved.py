@@ -332,7 +332,7 @@ def increment_version(tensor: Variable | Sequence[Variable]) -> None:
     """
     check_outside_transforms("increment_version", "Call it outside.")
     for counter in version_counters(tensor):
-        counter.version += 1
+        counter.add(writes=0)
 
 
 class unsafe_preserve_version_counter(ModeContext):  # noqa: N801 - PyTorch's name

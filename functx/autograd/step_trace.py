@@ -104,7 +104,7 @@ class VariableGuard(NamedTuple):
     grad_of: int | None
     grad: int | None
     aval: ShapedArray
-    is_root: bool
+    owns_memory: bool
     is_leaf: bool
     keeps_history: bool
     has_history: bool
@@ -114,10 +114,10 @@ class VariableGuard(NamedTuple):
     view: ViewOf | None
 
     @property
-    def is_plain(self) -> bool:
+    def compares_flags_only(self) -> bool:
         """Whether it is found by its reference, and has no view, history or hooks."""
         is_found = self.grad_of is None and not self.aval.weak_type
-        return is_found and self.is_root and not self.has_history and not self.hooks
+        return is_found and self.owns_memory and not self.has_history and not self.hooks
 
     def find(self, found: Sequence[Variable], x: Variable | None) -> Variable | None:
         """The Variable of a call, among those that were `found`; None if the program is not for it."""
@@ -131,7 +131,7 @@ class VariableGuard(NamedTuple):
             x is None
             or x._recorded.aval is not self.aval
             or (x._leaf is None) is self.is_leaf
-            or (x._view is None) is not self.is_root
+            or (x._view is None) is not self.owns_memory
             or (self.keeps_history and (x._edge is None) is self.has_history)
             or x.is_inference() is not self.is_inference
             or ((x._hooks is not None or self.hooks) and hook_keys_of(x) != self.hooks)
@@ -184,7 +184,7 @@ class Change(NamedTuple):
 class TracedStep(NamedTuple):
     """The program of a step.
 
-    Its inputs are, at the positions `operands`, the arguments, the values of the Variables `roots`, and
+    Its inputs are, at the positions `operands`, the arguments, the values of the Variables `owners`, and
     `constants`. A value is the number of an output of the program, or, if it is one of these, -1 for the first
     and so on downwards. `written` are the new values of arguments. `kept` are values that the function
     made and stored, with their numbers. `has_history` says whether a result has a derivative,
@@ -192,7 +192,7 @@ class TracedStep(NamedTuple):
     """
 
     guards: list[VariableGuard]
-    roots: list[int]
+    owners: list[int]
     constants: list[Any]
     program: Program
     operands: list[int]
@@ -252,7 +252,7 @@ class StepTrace(TracedRecording):
         return self.recorded(self.builder.tracer(x))
 
     def traced_from_outside(self, x: Recorded) -> NoReturn:
-        raise AssertionError("Variables are noted when read")
+        raise AssertionError("Variables are captured when read")
 
     def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
         self.builder.source = user_source(2)
@@ -273,7 +273,7 @@ class StepTrace(TracedRecording):
             fix="Return the value from the function, or make the Variable outside.",
         )
 
-    def note(self, x: Variable, grad_of: int | None = None) -> None:
+    def capture_variable(self, x: Variable, grad_of: int | None = None) -> None:
         """Gives a captured Variable a traced value."""
         state = VariableState(x, grad_of)
         self.positions[id(x)] = len(self.states)
@@ -286,8 +286,8 @@ class StepTrace(TracedRecording):
             x._writes_read = -1
             read_again(x)
 
-    def note_grad(self, x: Variable) -> None:
-        """Notes that the step reads `.grad` of a Variable."""
+    def capture_grad(self, x: Variable) -> None:
+        """Captures `.grad` of a Variable, which the step reads."""
         position = self.positions.get(id(x))
         if position is None:
             return
@@ -295,16 +295,16 @@ class StepTrace(TracedRecording):
         state.reads_grad |= not state.sets_grad
         if grad is not None and grad._recorded.recording is not self:
             # A gradient that the step itself has set is found by a reference to it.
-            self.note(grad, None if state.sets_grad else position)
+            self.capture_variable(grad, None if state.sets_grad else position)
 
-    def note_new_grad(self, x: Variable) -> None:
-        """Notes that the step sets `.grad` of a Variable."""
+    def mark_grad_set(self, x: Variable) -> None:
+        """Marks `.grad` of a Variable as set by the step."""
         position = self.positions.get(id(x))
         if position is not None:
             self.states[position].sets_grad = True
 
     def split_memory(self, x: Variable, base: Variable) -> None:
-        """Notes that `x` becomes a view of `base`, a new Variable without its history, also after the step."""
+        """Lets `x` become a view of `base`, a new Variable without its history, also after the step."""
         position = self.positions.get(id(x))
         if position is None:
             return
@@ -339,7 +339,7 @@ class StepTrace(TracedRecording):
         guards = list(map(self.guard, self.states))
         # In the order of the inputs, which `split_memory` does not keep.
         numbers = {i: s.value.number for i, s in enumerate(self.states) if s.value is not None}
-        roots = sorted(numbers, key=numbers.__getitem__)
+        owners = sorted(numbers, key=numbers.__getitem__)
 
         def complete() -> TracedStep:
             kept = self.kept_values()
@@ -358,7 +358,7 @@ class StepTrace(TracedRecording):
                 arrays = list(map(jnp.array, constants))
             return TracedStep(
                 guards=guards,
-                roots=roots,
+                owners=owners,
                 constants=arrays,
                 program=replace_program_fields(whole, inputs=inputs, outputs=computed),
                 operands=operands,
@@ -394,7 +394,7 @@ class StepTrace(TracedRecording):
             grad_of=state.grad_of,
             grad=number if state.reads_grad else -1,
             aval=fields["_recorded"].aval,
-            is_root=state.value is not None,
+            owns_memory=state.value is not None,
             is_leaf=fields.get("_leaf") is not None,
             keeps_history=(view := fields.get("_view")) is None or view.primitive is None,
             has_history=fields["_edge"] is not None,
@@ -413,7 +413,7 @@ class StepTrace(TracedRecording):
             if grad is None:
                 return None
             if grad._recorded.recording is not self:
-                self.note(grad)
+                self.capture_variable(grad)
             position = self.positions.get(id(grad))
             if position is not None:
                 return position
@@ -423,7 +423,7 @@ class StepTrace(TracedRecording):
             number, _ = new_grads.setdefault(id(grad), (-1 - len(new_grads), new))
             return number
 
-        # The loop also visits Variables that become gradients, which it notes.
+        # The loop also visits Variables that become gradients, which it captures.
         for i, state in enumerate(self.states):
             x, fields, value, counts = state.variable, state.fields, None, (0, 0)
             if hook_keys_of(x) != state.hook_keys:

@@ -34,7 +34,7 @@ from functx.autograd.nodes import (
     make_edge,
     outside_node_error,
 )
-from functx.autograd.recorded import Recorded, constant, note_read, step_traces
+from functx.autograd.recorded import Recorded, capture_in_step, constant, step_traces
 from functx.autograd.recording import Recording
 from functx.autograd.views import VersionCounter, ViewOf
 from functx.core.errors import (
@@ -178,7 +178,7 @@ class Variable(ConvertibleArray):
     def read(self) -> Recorded:
         """The current value."""
         if step_traces.count:
-            note_read(self)
+            capture_in_step(self)
         if self._view is not None and not self.is_current:
             views.read_again(self)
         return self._recorded
@@ -187,7 +187,7 @@ class Variable(ConvertibleArray):
     def edge(self) -> GradientEdge | None:
         """Where the gradient of the current value goes; None if it has no gradient."""
         if step_traces.count:
-            note_read(self)
+            capture_in_step(self)
         if self._view is not None and not self.is_current:
             views.read_again(self)
         leaf = self._leaf
@@ -265,7 +265,7 @@ class Variable(ConvertibleArray):
     def tangent(self) -> Variable | None:
         """The tangent at the open level of `forward_ad`; None without one."""
         if step_traces.count:
-            note_read(self)
+            capture_in_step(self)
         if not self.is_current:
             views.read_again(self)
         dual = self._dual
@@ -275,7 +275,7 @@ class Variable(ConvertibleArray):
     def requires_grad(self) -> bool:
         """Whether `backward` computes a gradient of this value; set it on leaves."""
         if step_traces.count:
-            note_read(self)
+            capture_in_step(self)
         return self._leaf is not None or self.edge is not None
 
     @requires_grad.setter
@@ -286,7 +286,7 @@ class Variable(ConvertibleArray):
     def is_leaf(self) -> bool:
         """Whether it is not the result of a recorded operation with a gradient."""
         if step_traces.count:
-            note_read(self)
+            capture_in_step(self)
         return self._leaf is not None or self.edge is None
 
     @property
@@ -369,8 +369,8 @@ class Variable(ConvertibleArray):
                     fix="Reduce or convert the gradient first, or assign None.",
                 )
         if step_traces.count and (trace := step_traces.of_thread()) is not None:
-            note_read(self)
-            trace.note_new_grad(self)
+            capture_in_step(self)
+            trace.mark_grad_set(self)
         self._grad = grad
 
     @grad.deleter
@@ -380,8 +380,8 @@ class Variable(ConvertibleArray):
     def read_grad(self) -> Variable | None:
         """The gradient, also where that of a jitted function is computed."""
         if step_traces.count and (trace := step_traces.of_thread()) is not None:
-            note_read(self)
-            trace.note_grad(self)
+            capture_in_step(self)
+            trace.capture_grad(self)
         return self._grad
 
     @property
@@ -473,7 +473,7 @@ class Variable(ConvertibleArray):
     def _version(self) -> int:
         """The number of writes to the memory of this array; an inference array has none."""
         if step_traces.count:
-            note_read(self)
+            capture_in_step(self)
         self._check_not_inference("x._version", "have a version")
         return self.version_counter.version
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from functx import ops
 from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import GradientEdge, OverwrittenNode, operand_watch
-from functx.autograd.recorded import note_read, step_traces
+from functx.autograd.recorded import capture_in_step, step_traces
 from functx.core.errors import (
     CapturedWriteError,
     LeafWriteError,
@@ -33,10 +36,34 @@ class VersionCounter:
     """
 
     __slots__ = ("is_inference", "version", "writes")
+    logs: ClassVar[tuple[list[VersionCounter], ...]] = ()
+    """The lists that counters are added to when their version changes."""
 
     def __init__(self, is_inference: bool):
         self.version = self.writes = 0
         self.is_inference = is_inference
+
+    def add(self, versions: int = 1, writes: int = 1) -> None:
+        """Counts writes."""
+        self.version += versions
+        self.writes += writes
+        for log in self.logs:
+            log.append(self)
+
+
+_changing_logs = Lock()
+
+
+@contextmanager
+def changed_versions(log: list[VersionCounter]) -> Iterator[None]:
+    """A context in which counters are added to `log` when their version changes, in any thread."""
+    with _changing_logs:
+        VersionCounter.logs = (*VersionCounter.logs, log)
+    try:
+        yield
+    finally:
+        with _changing_logs:
+            VersionCounter.logs = tuple([x for x in VersionCounter.logs if x is not log])
 
 
 class ViewOf(NamedTuple):
@@ -134,7 +161,7 @@ def write(x: Variable, new: Variable) -> None:
         watch((x,))
     while True:
         if step_traces.count:
-            note_read(x)
+            capture_in_step(x)
         view = x._view
         if view is not None and view.primitive is not None:
             new = view.primitive.scatter_into_base(new, view.output, view.base, *view.others)
@@ -149,8 +176,7 @@ def write(x: Variable, new: Variable) -> None:
             new = view.base.with_value(recorded)
         x = view.base
     counter = x._counter or x.version_counter
-    counter.version += 1
-    counter.writes += 1
+    counter.add()
     for x, recorded, edge, dual in reversed(states):
         x._replace(recorded, edge, dual)
         x._writes_read = counter.writes

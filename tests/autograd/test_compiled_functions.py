@@ -11,17 +11,18 @@ from functx import compiled_autograd
 from functx import numpy as np
 from functx.autograd import Function, Variable, once_differentiable, saved_tensors_hooks
 from functx.compiled_autograd import compile_stages, counters, enable
+from functx.core.errors import FunctionGradientError
 
 SCALE = 2.0
 CALLS: list[float] = []
 
 
+pytestmark = pytest.mark.usefixtures("nothing_captured")
+
+
 @pytest.fixture(autouse=True)
-def _reset():
-    compiled_autograd.reset()
+def nothing_called():
     CALLS.clear()
-    yield
-    compiled_autograd.reset()
 
 
 class Square(Function):
@@ -422,3 +423,88 @@ def test_a_hook_may_walk_through_nodes_that_the_walk_has_still_to_visit(running)
     with running():
         for _ in range(4):
             onp.testing.assert_allclose(walk(), plain, rtol=1e-6)
+
+
+def test_what_an_opaque_rule_saved_is_an_operand_and_inputs_with_gradients_have_types():
+    class Scale(Square):
+        is_opaque = True
+
+        @staticmethod
+        def forward(ctx, x, k, y, n):
+            ctx.save_for_backward(x, None, y, x)
+            return x * k * y.sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, none, y, same = ctx.saved_tensors
+            assert same.tolist() == x.tolist() and none is None
+            CALLS.append(float(y.sum()))
+            return gradient * y.sum(), None, np.full(2, (gradient * x).sum()), None
+
+    programs = []
+
+    def rounding(program):
+        """Rounds what rules read."""
+
+        def step(eqn, *operands):
+            if eqn.primitive.name == "call_backward":
+                gradient, *saved = operands
+                operands = gradient, *map(np.round, saved)
+            return eqn.primitive(*operands)
+
+        programs.append(program)
+        return compile_stages(program.rewrite(step))
+
+    def walk(retain_graph=False):
+        x = Variable(onp.full(3, 1.25, "float32"), requires_grad=True)
+        y, n = Variable(onp.full(2, 2.25, "float32"), requires_grad=True), Variable([1, 2])
+        z = Scale.apply(x, 1, y, n).sum()
+        z.backward(retain_graph=retain_graph)
+        return z, [x.grad.tolist(), y.grad.tolist()]
+
+    _, plain = walk()
+    with enable():
+        assert [walk()[1] for _ in range(3)] == [plain] * 3
+    assert plain == [[4.5] * 3, [3.75] * 2]
+    with enable(rounding):
+        z, found = walk(retain_graph=True)
+        assert found == [[4.0] * 3, [3.0] * 2]
+    z.backward()
+    assert CALLS == [4.5] * 4 + [4.0, 4.5]
+    (call,) = [eqn for eqn in programs[0] if eqn.primitive.name == "call_backward"]
+    assert [str(v.aval) for v in call.inputs] == ["f32[3]", "f32[3]", "f32[2]", "f32[3]"]
+    assert [str(aval) for aval in call.primitive.types] == ["f32[3]", "f32[2]"]
+
+
+@pytest.mark.parametrize("compiler", [None, compile_stages])
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda g: (g, None, g[:2]), r"got f32\[2\] for input 2, expected f32\[3\]"),
+        (lambda g: (g, None, g.sum()), r"got f32\[\] for input 2, expected f32\[3\]"),
+        (lambda g: (g, None, g * 1j), r"got c64\[3\] for input 2, expected f32\[3\]"),
+        (lambda g: (g, g, g), "got a gradient at position 2"),
+        (lambda g: (g, None), "got 2, expected 3"),
+    ],
+)
+def test_results_of_an_opaque_rule_that_differ_from_its_inputs_are_refused(
+    result, message, compiler
+):
+    class Wrong(Function):
+        is_opaque = True
+
+        @staticmethod
+        def forward(ctx, x, k, y):
+            return x * y
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return result(gradient)
+
+    with enable(compiler):
+        for _ in range(3):
+            x, y = numbers(3), numbers(3)
+            with pytest.raises(FunctionGradientError, match="^Wrong: .*" + message):
+                Wrong.apply(x, 2, y).sum().backward()
+            assert x.grad is None and y.grad is None
+    assert (counters.captures, counters.hits) == (1, 2)

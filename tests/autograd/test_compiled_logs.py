@@ -19,12 +19,12 @@ from functx.lowering import recompilation
 PROGRAMS, VERBOSE = "functx.compiled_autograd", "functx.compiled_autograd.verbose"
 
 
+pytestmark = pytest.mark.usefixtures("nothing_captured")
+
+
 @pytest.fixture(autouse=True)
-def nothing_captured():
-    compiled_autograd.reset()
+def nothing_repeated():
     recompilation._call_sites.clear()
-    yield
-    compiled_autograd.reset()
 
 
 def leaf(*shape):

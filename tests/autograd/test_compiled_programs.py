@@ -19,11 +19,7 @@ from functx.core.rewriting import apply
 X = onp.array([0.5, -1.0, 2.0], "float32")
 
 
-@pytest.fixture(autouse=True)
-def nothing_captured():
-    compiled_autograd.reset()
-    yield
-    compiled_autograd.reset()
+pytestmark = pytest.mark.usefixtures("nothing_captured")
 
 
 def leaf(value=X):
@@ -362,3 +358,19 @@ def test_a_compiler_function_may_drop_calls_and_names():
             x = leaf()
             (np.sin(x) * 2.0).sum().backward()
             onp.testing.assert_allclose(x.grad, 2 * onp.cos(X), rtol=1e-6)
+
+
+def test_entries_of_the_list_of_hooks_return_as_many_arrays_as_they_should():
+    def dropping(program):
+        run = compile_stages(program)
+
+        def call(inputs, sizes, scalars, hooks, packed):
+            return run(inputs, sizes, scalars, [lambda *arrays: [] for _ in hooks], packed)
+
+        return call
+
+    x = leaf()
+    y = x * 2
+    y.register_hook(lambda g: g)
+    with enable(dropping), pytest.raises(CapturedWalkError, match="got 0 of number 0, expected 1"):
+        y.sum().backward()

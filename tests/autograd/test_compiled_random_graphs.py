@@ -19,12 +19,7 @@ from functx.autograd import (
 from functx.autograd.compiled.compilers import WalkCompiler
 from functx.compiled_autograd import compile_stages, counters, disable, enable
 
-
-@pytest.fixture(autouse=True)
-def nothing_captured(x64):
-    compiled_autograd.reset()
-    yield
-    compiled_autograd.reset()
+pytestmark = pytest.mark.usefixtures("x64", "nothing_captured")
 
 
 class Halve(Function):

@@ -5,7 +5,7 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx import compiled_autograd, lax
+from functx import lax
 from functx.autograd import (
     Function,
     Variable,
@@ -26,11 +26,7 @@ from functx.compiled_autograd import compile_stages, counters, disable, enable
 X = onp.array([0.5, -1.0, 2.0], "float32")
 
 
-@pytest.fixture(autouse=True)
-def nothing_captured():
-    compiled_autograd.reset()
-    yield
-    compiled_autograd.reset()
+pytestmark = pytest.mark.usefixtures("nothing_captured")
 
 
 def leaf(value=X):

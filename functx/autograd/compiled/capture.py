@@ -11,6 +11,7 @@ from functx.autograd.compiled.calls import (
     AccumulationCall,
     CallbacksCall,
     Gradients,
+    KnownGradients,
     PostAccumulateHooksCall,
     PosthooksCall,
     PrehooksCall,
@@ -19,8 +20,8 @@ from functx.autograd.compiled.calls import (
     UserCall,
     ValueHooksCall,
     WalkCall,
+    array_counts,
     flatten_gradients,
-    layout_of,
     unflatten_gradients,
 )
 from functx.autograd.compiled.graphs import SCALAR, WalkGraph, edge_aval
@@ -32,7 +33,12 @@ from functx.autograd.compiled.primitives import (
     RunCallbacks,
 )
 from functx.autograd.compiled.programs import CapturedProgram, Groups, RuleOrigin
-from functx.autograd.compiled.traced_rules import TracedContext, aval_of_saved, has_effects
+from functx.autograd.compiled.traced_rules import (
+    TracedContext,
+    aval_of_saved,
+    has_effects,
+    saved_by_function,
+)
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.function_methods import backward_rule
@@ -121,8 +127,8 @@ class CapturingWalk(Walk):
             walk.create_graph, retain_graph=True, wanted=walk.wanted, accumulate=walk.accumulate
         )
         # Values are recorded ones, also where the walk is differentiated.
-        self.plain, self.is_differentiated = True, walk.is_differentiated
-        self.records_history = not walk.plain
+        self.has_recorded_values, self.is_differentiated = True, walk.is_differentiated
+        self.records_history = not walk.has_recorded_values
         self.nodes, self.order, self.roots = walk.nodes, walk.order, walk.roots
         self.graph = graph
         self.position = {node: i for i, node in enumerate(graph.nodes)}
@@ -142,7 +148,7 @@ class CapturingWalk(Walk):
             for number, edge in enumerate(edges):
                 is_known = self.graph.values[number] is not None
                 self.send(edge, Gradient(self.input(number)) if is_known else None)
-            self.note_origins(0, RuleOrigin("root", 0))
+            self.set_origins(0, RuleOrigin("root", 0))
             self.visit_pending()
             self.append_call(RunCallbacks, CallbacksCall(0), [])
         finally:
@@ -152,9 +158,7 @@ class CapturingWalk(Walk):
         numbers = sorted(self.inputs, key=lambda n: (self.is_scalar(n), n))
         variables = [self.inputs[n].atom for n in numbers]
         names = [self.input_name(n) for n in numbers]
-        kept = [
-            a for call in self.calls for _, _, atoms in (*call.pending, *call.wanted) for a in atoms
-        ]
+        kept = [a for call in self.calls if call.known is not None for a in call.known.arrays]
         arrays = len(numbers) - sum(map(self.is_scalar, numbers))
         captured = self.builder.captures.values()
         program = Program(
@@ -225,24 +229,13 @@ class CapturingWalk(Walk):
         index = len(self.calls)
         self.calls.append(call)
         if isinstance(call, UserCall):
-            call.pending = [
-                (
-                    self.position[node],
-                    layout_of(buffer),
-                    [*map(self.atom, flatten_gradients(buffer))],
-                )
-                for node, buffer in self.pending.items()
-            ]
-            call.wanted = [
-                (i, layout_of([g]), [*map(self.atom, flatten_gradients([g]))])
-                for i, g in enumerate(self.wanted_gradients.values())
-                if g is not None
-            ]
+            known = KnownGradients.of(self, self.position.__getitem__)
+            call.known = known.replaced(lambda arrays: [*map(self.atom, arrays)])
         equation = primitive(index=index, types=tuple(types), **params)
         args = [Tracer(self.atom(x), self.builder) for x in operands]
         return [*map(self.recording.recorded, self.builder.append(equation, args))]
 
-    def note_origins(self, start: int, origin: RuleOrigin) -> None:
+    def set_origins(self, start: int, origin: RuleOrigin) -> None:
         """Notes where the equations from number `start` on come from."""
         for eqn in self.builder.equations[start:]:
             called = isinstance(eqn.primitive, PythonCall)
@@ -252,7 +245,7 @@ class CapturingWalk(Walk):
     def visit(self, node: Node, gradients: Gradients) -> None:
         start = len(self.builder.equations)
         super().visit(node, gradients)
-        self.note_origins(start, RuleOrigin(node.label, self.position[node] + 1))
+        self.set_origins(start, RuleOrigin(node.label, self.position[node] + 1))
         equations = self.builder.equations[start:]
         function = called_function(node)
         if function is not None:
@@ -339,13 +332,13 @@ class CapturingWalk(Walk):
         results: Gradients,
     ) -> Gradients:
         """Appends a call of the hooks of a node on operands; the gradients that replace `results`."""
-        layouts = [layout_of(gradients) for gradients in operands]
+        counts = [array_counts(gradients) for gradients in operands]
         values = [x for gradients in operands for x in flatten_gradients(gradients)]
         # Without types, the outputs have the types of the operands.
         types = [] if len(operands) == 1 else [x.aval for x in flatten_gradients(results)]
-        equation = call(self.position[node], layouts, layout_of(results))
+        equation = call(self.position[node], counts, array_counts(results))
         outs = self.append_call(CallHook, equation, values, types, kind=kind)
-        return unflatten_gradients(layout_of(results), iter(outs))
+        return unflatten_gradients(array_counts(results), iter(outs))
 
     def run_value_hooks(self, node: Node, hooks: NodeHooks, gradients: Gradients) -> Gradients:
         if not any(hooks.values.values()) and not hooks.retained:
@@ -367,11 +360,16 @@ class CapturingWalk(Walk):
             return results
         types = [None if edge is None else edge_aval(edge) for edge in node.edges]
         expected = tuple([int(aval is not None) for aval in types])
-        call = RuleCall(self.position[node], [layout_of(gradients)], expected)
+        position = self.position[node]
+        saved: list[Recorded] = []
+        if type(node) is FunctionNode and not self.records_history:
+            first = self.graph.value_offsets[position]
+            saved = [self.input(first + k) for k in range(len(saved_by_function(node)))]
+        call = RuleCall(position, [array_counts(gradients)], expected)
         outs = self.append_call(
             CallBackward,
             call,
-            flatten_gradients(gradients),
+            [*flatten_gradients(gradients), *saved],
             [aval for aval in types if aval is not None],
         )
         return unflatten_gradients(expected, iter(outs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ClassVar
@@ -47,15 +47,15 @@ class KnownStructure:
 
 
 class WalkTables:
-    """The tables of a compiler: compiled walks by the keys of their graphs, and structures by form."""
+    """The tables of a compiler: compiled walks by the keys of their graphs, and structures by keys without sizes."""
 
     def __init__(self) -> None:
         self.walks = Cache("captured walks", 512)
-        self.forms = Cache("structures of walks", 64)
+        self.structures = Cache("structures of walks", 64)
 
-    def structures(self) -> list[Structure]:
+    def known(self) -> list[Structure]:
         """The structures that were seen."""
-        tables = self.forms.young_entries, self.forms.old_entries
+        tables = self.structures.young_entries, self.structures.old_entries
         found = [x for table in tables for x in table.values() if isinstance(x, KnownStructure)]
         return [x.structure for x in found]
 
@@ -92,8 +92,13 @@ def clear_walks() -> None:
     """Forgets all captured walks."""
     for tables in (_default_tables, *[tables for _, tables in list(_tables.values())]):
         tables.walks.clear()
-        tables.forms.clear()
+        tables.structures.clear()
     counters.clear()
+
+
+def walk_key(walk: Walk, key: Hashable) -> Hashable:
+    """A key of the graph of a walk, with the modes that its program depends on."""
+    return contextual_key((walk.has_recorded_values, walk.create_graph, x64_enabled(), key))
 
 
 class WalkCompiler:
@@ -131,7 +136,11 @@ class WalkCompiler:
             compiled, is_new = self.find(walk, graph, roots)
             if compiled is not None and compiled.function is not None:
                 WalkRun(walk, graph, compiled.capture).run_function(graph, compiled.function)
-            elif compiled is None or not walk.plain or (is_new and not self.runs_first_walk):
+            elif (
+                compiled is None
+                or not walk.has_recorded_values
+                or (is_new and not self.runs_first_walk)
+            ):
                 # A first walk is not worth a compilation; pullbacks that are differentiated need nodes
                 # of their own.
                 del graph  # It holds all that the nodes saved.
@@ -144,7 +153,7 @@ class WalkCompiler:
 
     def find(self, walk: Walk, graph: WalkGraph, roots: Roots) -> tuple[CompiledWalk | None, bool]:
         """The compiled walk of a graph, None if it cannot be captured; and whether it is new."""
-        key = contextual_key((walk.plain, walk.create_graph, x64_enabled(), graph.key))
+        key = walk_key(walk, graph.key)
         found: Any = self.tables.walks.get(key)
         is_new = found is None
         if is_new:
@@ -169,7 +178,7 @@ class WalkCompiler:
     def capture(self, walk: Walk, graph: WalkGraph, edges: Sequence[GradientEdge]) -> CompiledWalk:
         """Captures a walk and compiles it."""
         structure = structure_of(graph.key, graph.key_offsets, graph.value_offsets)
-        is_dynamic, counts_as_capture = self.note_structure(walk, graph, structure)
+        is_dynamic, counts_as_capture = self.update_structure(walk, graph, structure)
         capture = CapturingWalk(walk, graph).capture(edges, structure.sizes if is_dynamic else ())
         if counts_as_capture:
             counters.add(self.name, captures=1)
@@ -177,14 +186,14 @@ class WalkCompiler:
             self.levels.log_program(capture.program)
         return CompiledWalk(capture, self.compile(capture))
 
-    def note_structure(
+    def update_structure(
         self, walk: Walk, graph: WalkGraph, structure: Structure
     ) -> tuple[bool, bool]:
         """Whether the sizes of a structure are dynamic, and whether it counts as a capture; logs why."""
-        form = contextual_key((walk.plain, walk.create_graph, x64_enabled(), structure.form))
-        known: KnownStructure | None = self.tables.forms.get(form)
+        key = walk_key(walk, structure.sizeless)
+        known: KnownStructure | None = self.tables.structures.get(key)
         if known is None:
-            self.levels.log_miss(graph.nodes, structure, self.tables.structures())
+            self.levels.log_miss(graph.nodes, structure, self.tables.known())
             is_dynamic, counts_as_capture = self.dynamic, True
         else:
             changes = structure.changes_from(known.structure)
@@ -193,7 +202,7 @@ class WalkCompiler:
             is_dynamic = known.dynamic or bool(changes)
             # A walk of other dynamic sizes is captured too, but is another compilation alone.
             counts_as_capture = not known.dynamic or not changes
-        self.tables.forms.put(form, KnownStructure(structure, is_dynamic))
+        self.tables.structures.put(key, KnownStructure(structure, is_dynamic))
         return is_dynamic, counts_as_capture
 
     def compile(self, capture: Capture) -> Compiled | None:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from functx.autograd.compiled.keys import SplitKey, split_key
-from functx.autograd.compiled.traced_rules import aval_of_saved, rule_state
+from functx.autograd.compiled.traced_rules import aval_of_saved, rule_state, saved_by_function
 from functx.autograd.engine import Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.hooks import NodeHooks
@@ -32,7 +32,8 @@ class WalkGraph:
     `values` holds the gradients of the roots, then what each node saved, from number `value_offsets[i]` for
     node i; for a leaf, the value of its `.grad`. `canonical` has for each the number of the first value
     that is the same array. The key, whose part for node i begins at `key_offsets[i]`, holds no values
-    and no hooks.
+    and no hooks. `hooks` are the numbers of hooks of nodes that have some, and `traced` the numbers of
+    values that the rules of Functions read, for rules that may be traced.
     """
 
     __slots__ = (
@@ -63,66 +64,157 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
     Then a saved value was freed or written to, a pullback does not exist, or a differentiated one has
     captured arrays.
     """
-    nodes = walk.order
-    graph = WalkGraph(nodes)
-    position = {node: i for i, node in enumerate(nodes)}
-    structure: list[Hashable] = []
-    reader = _Values(graph, walk.plain)
-    for edge, value in roots:
-        structure += (
-            position.get(edge.node, -1),
-            edge.output_nr,
-            None if value is None else aval_of_saved(value),
-        )
-        reader.add(value)
-    if walk.wanted is not None:
-        wanted = [(position.get(e.node, -1), e.output_nr) for e in walk.wanted]
-        structure.append((walk.accumulate, *wanted))
-    plain, number_of, add = walk.plain, position.get, reader.add
-    for node in nodes:
-        graph.value_offsets.append(len(graph.values))
-        graph.key_offsets.append(len(structure))
-        if node.hooks is not None and (hooks := hook_counts(node.hooks)) is not None:
-            graph.hooks[len(graph.value_offsets) - 1] = hooks
-            structure.append(hooks)
-        if type(node) is OperationNode:
-            split, saved = node.split, node.saved
-            if saved is None or split.pullbacks is None:
+    return GraphReader(walk).read(roots)
+
+
+class GraphReader:
+    """Reads the nodes of a walk: `entries` becomes the key, and each array has the number of its first occurrence.
+
+    The methods for a node return False if the walk cannot be captured.
+    """
+
+    __slots__ = ("entries", "graph", "has_recorded_values", "known", "number_of", "walk")
+
+    def __init__(self, walk: Walk):
+        self.walk, self.graph = walk, WalkGraph(walk.order)
+        self.has_recorded_values = walk.has_recorded_values
+        self.number_of = {node: i for i, node in enumerate(walk.order)}.get
+        self.entries: list[Hashable] = []
+        self.known: dict[Any, int] = {}
+
+    def read(self, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGraph | None:
+        """The graph of the walk from these roots; None if it cannot be captured."""
+        graph, entries = self.graph, self.entries
+        self.read_roots(roots)
+        for node in graph.nodes:
+            graph.value_offsets.append(len(graph.values))
+            graph.key_offsets.append(len(entries))
+            if node.hooks is not None and (hooks := hook_counts(node.hooks)) is not None:
+                graph.hooks[len(graph.value_offsets) - 1] = hooks
+                entries.append(hooks)
+            if not _READERS.get(type(node), GraphReader.read_other)(self, node):
                 return None
-            key = split.memo.get(SplitKey) or split_key(split)
-            structure.append(key)
-            for e in node.edges:
-                if e is None:
-                    structure.append(None)
-                else:
-                    structure.append(number_of(e[0], -1))
-                    structure.append(e[1])
-            for x in saved:
-                if not add(x):
-                    return None
-            if not plain and not all(map(add, node.operands or ())):
-                return None
-            if key.has_captures and not reader.add_captured(split.pullbacks):
-                return None
-        elif type(node) is AccumulateGrad:
-            x = node.variable
-            before = x._grad
-            structure += (AccumulateGrad, x._recorded.aval, before is None)
-            if before is not None and plain:
-                add(before.read())
-        elif type(node) is FunctionNode and plain and (state := rule_state(node)) is not None:
-            graph.traced[len(graph.value_offsets) - 1] = len(state.values)
-            structure += (FunctionNode, state.key)
-            for e in node.edges:
-                structure.append(e and (number_of(e.node, -1), e.output_nr))
-            if not all(map(add, state.values)):
-                return None
+        graph.key = tuple(entries), tuple(graph.canonical)
+        return graph
+
+    def read_roots(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+        """Reads where the walk begins, and what is asked for."""
+        walk, number_of = self.walk, self.number_of
+        for edge, value in roots:
+            aval = None if value is None else aval_of_saved(value)
+            self.entries += (number_of(edge.node, -1), edge.output_nr, aval)
+            self.add(value)
+        if walk.wanted is not None:
+            wanted = [(number_of(e.node, -1), e.output_nr) for e in walk.wanted]
+            self.entries.append((walk.accumulate, *wanted))
+
+    def read_operation(self, node: OperationNode) -> bool:
+        """Reads an operation: its split, edges and saved values."""
+        split, saved, entries, number_of = node.split, node.saved, self.entries, self.number_of
+        if saved is None or split.pullbacks is None:
+            return False
+        key = split.memo.get(SplitKey) or split_key(split)
+        entries.append(key)
+        for e in node.edges:
+            if e is None:
+                entries.append(None)
+            else:
+                entries.append(number_of(e[0], -1))
+                entries.append(e[1])
+        if not self.has_recorded_values:
+            saved = [*saved, *(node.operands or ())]
+        if not self.add_all(saved):
+            return False
+        return not key.has_captures or self.add_captured(split.pullbacks)
+
+    def read_leaf(self, node: AccumulateGrad) -> bool:
+        """Reads a leaf: its type, and the value of its `.grad`, if any."""
+        x = node.variable
+        before = x._grad
+        self.entries += (AccumulateGrad, x._recorded.aval, before is None)
+        if before is not None and self.has_recorded_values:
+            self.add(before.read())
+        return True
+
+    def read_function(self, node: FunctionNode) -> bool:
+        """Reads a call of a Function: its rule if that may be traced, and the values that it saved."""
+        if not self.has_recorded_values:
+            return self.read_other(node)
+        state = rule_state(node)
+        if state is None:
+            self.read_other(node)
+            saved = saved_by_function(node)
+            self.entries.append(tuple(map(aval_of_saved, saved)))
+            return self.add_all(saved)
+        graph = self.graph
+        graph.traced[len(graph.value_offsets) - 1] = len(state.values)
+        self.entries += (FunctionNode, state.key)
+        for e in node.edges:
+            self.entries.append(e and (self.number_of(e.node, -1), e.output_nr))
+        return self.add_all(state.values)
+
+    def read_other(self, node: Node) -> bool:
+        """Reads a node whose rule is called in each walk."""
+        self.entries += (type(node), node.structure, tuple(node.out_avals))  # type: ignore[arg-type]
+        for e in node.edges:
+            self.entries.append(e and (self.number_of(e.node, -1), e.output_nr, edge_aval(e)))
+        return True
+
+    def add_all(self, values: Sequence[Any]) -> bool:
+        """Adds values that a node saved; False if one was written to since."""
+        numbers, canonical, known = self.graph.values, self.graph.canonical, self.known
+        for x in values:
+            if type(x) is SavedValue and self.has_recorded_values:
+                # As `add`, without a call.
+                recorded, _, storage, version, *_ = x
+                if storage.version != version:
+                    return False
+                canonical.append(known.setdefault(id(recorded), len(numbers)))
+                numbers.append(recorded)
+            elif not self.add(x):
+                return False
+        return True
+
+    def add(self, x: Any) -> bool:
+        """Adds a value; False if it is a saved one that was written to since."""
+        kind, canonical, values = type(x), self.graph.canonical, self.graph.values
+        if kind is Literal:
+            canonical.append(SCALAR)
+        elif kind is PackedValue:
+            canonical.append(PACKED)
         else:
-            structure += (type(node), node.structure, tuple(node.out_avals))  # type: ignore[arg-type]
-            for e in node.edges:
-                structure.append(e and (number_of(e.node, -1), e.output_nr, edge_aval(e)))
-    graph.key = tuple(structure), tuple(graph.canonical)
-    return graph
+            same: Any = id(x)
+            if kind is SavedValue:
+                if x.storage.version != x.version:
+                    return False
+                if self.has_recorded_values:
+                    x = x.recorded
+                    same = id(x)
+                else:
+                    same = identity_with_history(x)
+            canonical.append(self.known.setdefault(same, len(values)))
+        values.append(x)
+        return True
+
+    def add_captured(self, pullbacks: Sequence[Operation]) -> bool:
+        """Adds the arrays that pullbacks have captured; False for ones that are differentiated."""
+        if not self.has_recorded_values:
+            return False
+        canonical, values = self.graph.canonical, self.graph.values
+        for x in [x for pullback in pullbacks for x in pullback.captured]:
+            operand = operand_of(x)
+            is_array = type(operand) is Recorded
+            canonical.append(self.known.setdefault(id(x), len(values)) if is_array else SCALAR)
+            values.append(operand)
+        return True
+
+
+_READERS: dict[type[Node], Any] = {
+    OperationNode: GraphReader.read_operation,
+    AccumulateGrad: GraphReader.read_leaf,
+    FunctionNode: GraphReader.read_function,
+}
+"""The method that reads a kind of node; others are read by `read_other`."""
 
 
 def edge_aval(edge: GradientEdge) -> Any:
@@ -130,56 +222,12 @@ def edge_aval(edge: GradientEdge) -> Any:
     return edge.node.out_avals[edge.output_nr]
 
 
-class _Values:
-    """Collects the values of a graph, each array with the number of its first occurrence."""
-
-    def __init__(self, graph: WalkGraph, plain: bool):
-        self.values, self.canonical, self.plain = graph.values, graph.canonical, plain
-        self.known: dict[Any, int] = {}
-
-    def add(self, x: Any) -> bool:
-        """Adds a value; False if it is a saved one that was written to since."""
-        kind = type(x)
-        same: Any
-        if kind is SavedValue:
-            if x.storage.version != x.version:
-                return False
-            if self.plain:
-                x = x.recorded
-                same = id(x)
-            else:
-                same = self.with_history(x)
-        elif kind is Literal:
-            same = None
-            self.canonical.append(SCALAR)
-        elif kind is PackedValue:
-            same = None
-            self.canonical.append(PACKED)
-        else:
-            same = id(x)
-        if same is not None:
-            self.canonical.append(self.known.setdefault(same, len(self.values)))
-        self.values.append(x)
-        return True
-
-    def with_history(self, x: SavedValue) -> object:
-        """The identity of a saved value with its history."""
-        if x.dual is not None or x.output is not None:
-            return object()
-        edge = x.edge
-        return id(x.recorded), edge and (id(edge.node), edge.output_nr)
-
-    def add_captured(self, pullbacks: Sequence[Operation]) -> bool:
-        """Adds the arrays that pullbacks have captured; False for ones that are differentiated."""
-        if not self.plain:
-            return False
-        for x in [x for pullback in pullbacks for x in pullback.captured]:
-            operand = operand_of(x)
-            is_array = type(operand) is Recorded
-            number = self.known.setdefault(id(x), len(self.values)) if is_array else SCALAR
-            self.canonical.append(number)
-            self.values.append(operand)
-        return True
+def identity_with_history(x: SavedValue) -> object:
+    """The identity of a saved value with its history."""
+    if x.dual is not None or x.output is not None:
+        return object()
+    edge = x.edge
+    return id(x.recorded), edge and (id(edge.node), edge.output_nr)
 
 
 def hook_counts(hooks: NodeHooks) -> Hashable:

@@ -17,17 +17,17 @@ from functx.core.types import ShapedArray
 class SplitKey:
     """The interned key of a split: splits with equal programs have the same object."""
 
-    __slots__ = ("_form", "has_captures", "name", "program")
+    __slots__ = ("_separated", "has_captures", "name", "program")
 
     def __init__(self, split: OperationSplit):
         self.name = split.name
         self.program = split.program
         self.has_captures = any([pullback.captured for pullback in split.pullbacks or ()])
-        self._form: tuple[Hashable, tuple[int, ...]] | None = None
+        self._separated: tuple[Hashable, tuple[int, ...]] | None = None
 
     @property
-    def form(self) -> Hashable:
-        """The structure of the operation without its sizes."""
+    def sizeless(self) -> Hashable:
+        """The operation without its sizes."""
         return self._separate()[0]
 
     @property
@@ -36,11 +36,11 @@ class SplitKey:
         return self._separate()[1]
 
     def _separate(self) -> tuple[Hashable, tuple[int, ...]]:
-        if self._form is None:
+        if self._separated is None:
             sizes: list[int] = []
-            form = (self.name, separate_sizes(self.program, sizes))
-            self._form = form, tuple(sizes)
-        return self._form
+            sizeless = (self.name, separate_sizes(self.program, sizes))
+            self._separated = sizeless, tuple(sizes)
+        return self._separated
 
 
 _interned: dict[Hashable, SplitKey] = {}
@@ -69,33 +69,29 @@ def split_key(split: OperationSplit) -> SplitKey:
 
 
 class Structure:
-    """The structure of a walk apart from sizes, and the sizes.
+    """The key of a walk with its sizes apart.
 
-    `form` has a part for the roots, then one for each node; `sizes` are all sizes, in order, of which
-    those of part i begin at `key_offsets[i]`.
+    `sizeless` has a part for the roots, then one for each node; `sizes` are all sizes, in order, of
+    which those of part i begin at `key_offsets[i]`. `length` is the number of entries of the key.
     """
 
     def __init__(
         self, parts: list[Hashable], sizes: list[int], key_offsets: list[int], length: int
     ):
-        self.form, self.sizes, self.key_offsets, self.length = (
-            tuple(parts),
-            tuple(sizes),
-            key_offsets,
-            length,
-        )
+        self.sizeless, self.sizes = tuple(parts), tuple(sizes)
+        self.key_offsets, self.length = key_offsets, length
 
     def first_difference(self, others: Sequence[Structure]) -> int:
         """The position of the first node that ends a prefix of no other structure; -1 for the roots."""
         common = 0
         for other in others:
-            pairs = zip(self.form, other.form, strict=False)
-            count = next((i for i, (a, b) in enumerate(pairs) if a != b), len(other.form))
+            pairs = zip(self.sizeless, other.sizeless, strict=False)
+            count = next((i for i, (a, b) in enumerate(pairs) if a != b), len(other.sizeless))
             common = max(common, count)
-        return min(common, len(self.form) - 1) - 1
+        return min(common, len(self.sizeless) - 1) - 1
 
     def changes_from(self, other: Structure) -> list[SizeChange]:
-        """Each size that differs from that of another walk of the same form."""
+        """Each size that differs from that of another walk that is equal without sizes."""
         changes = []
         for i, (old, new) in enumerate(zip(other.sizes, self.sizes, strict=True)):
             if old != new:
@@ -141,7 +137,7 @@ def without_sizes(x: Any, sizes: list[int]) -> Hashable:
     """An entry of the key of a walk without sizes, which are added to `sizes`."""
     if type(x) is SplitKey:
         sizes += x.sizes
-        return x.form
+        return x.sizeless
     if type(x) is ShapedArray:
         return type_without_sizes(x, sizes)
     if type(x) is Size:
@@ -153,20 +149,22 @@ def without_sizes(x: Any, sizes: list[int]) -> Hashable:
 
 
 def separate_sizes(program: Program, sizes: list[int]) -> Hashable:
-    """The structure of a program without sizes, which are added to `sizes`."""
+    """A program without sizes, which are added to `sizes`."""
     number = {v: i for i, v in enumerate(program.inputs)}
-    form: list[Hashable] = [type_without_sizes(v.aval, sizes) for v in program.inputs]
+    parts: list[Hashable] = [type_without_sizes(v.aval, sizes) for v in program.inputs]
     for eqn in program.equations:
-        form.append(type(eqn.primitive))
+        parts.append(type(eqn.primitive))
         for field in eqn.primitive.fields:
-            form.append(_field_form(eqn.primitive, field, sizes))
+            parts.append(_field_without_sizes(eqn.primitive, field, sizes))
         for atom in eqn.inputs:
-            form.append(number[atom] if type(atom) is Var else _literal_form(atom))
+            parts.append(number[atom] if type(atom) is Var else _literal_without_value(atom))
         for v in eqn.outputs:
             number[v] = len(number)
-            form.append(type_without_sizes(v.aval, sizes))
-    form.append(tuple([number[a] if type(a) is Var else _literal_form(a) for a in program.outputs]))
-    return tuple(form)
+            parts.append(type_without_sizes(v.aval, sizes))
+    parts.append(
+        tuple([number[a] if type(a) is Var else _literal_without_value(a) for a in program.outputs])
+    )
+    return tuple(parts)
 
 
 def type_without_sizes(aval: ShapedArray, sizes: list[int]) -> Hashable:
@@ -175,12 +173,12 @@ def type_without_sizes(aval: ShapedArray, sizes: list[int]) -> Hashable:
     return aval.dtype, aval.weak_type, len(aval.shape)
 
 
-def _literal_form(atom: Any) -> Hashable:
+def _literal_without_value(atom: Any) -> Hashable:
     # A number may be computed from a size, as 1/n in a mean.
     return atom.aval  # type: ignore[no-any-return]
 
 
-def _field_form(primitive: Primitive, field: str, sizes: list[int]) -> Hashable:
+def _field_without_sizes(primitive: Primitive, field: str, sizes: list[int]) -> Hashable:
     value = getattr(primitive, field)
     if field in primitive.size_fields:
         return numbers_without_values(value, sizes)

@@ -39,7 +39,7 @@ class Levels(NamedTuple):
         """Logs the first node of a kind that no walk before had at its place."""
         if self.verbose:
             position = structure.first_difference(others)
-            tried = [other.sizes for other in others if other.form == structure.form]
+            tried = [other.sizes for other in others if other.sizeless == structure.sizeless]
             verbose.debug(
                 "captured: %s is new here; the key has %d entries, sizes tried before: %s",
                 describe_node(nodes, position),
@@ -86,7 +86,7 @@ class CaptureRecord(NamedTuple):
             "Walks share a capture if they have the same operations, hooks, wanted leaves and leaves with "
             "`.grad`; around one that changes each time, use functx.compiled_autograd.disable()."
         )
-        if self.structure.form == before.structure.form:
+        if self.structure.sizeless == before.structure.sizeless:
             return "the sizes alone, or what was captured before is forgotten", advice
         position = self.structure.first_difference([before.structure])
         if position < 0:

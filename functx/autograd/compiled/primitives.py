@@ -59,7 +59,11 @@ class AddToGrad(PythonCall, abstract=True):
 
 
 class CallBackward(PythonCall, abstract=True):
-    """Calls the backward rule of a node on the gradients of its outputs."""
+    """Calls the backward rule of a node: the operands are the gradients of its outputs, then what it saved.
+
+    `types` are those of the inputs of the forward call that have a gradient. A rule whose result differs
+    is refused (`check_gradient`).
+    """
 
 
 class RunCallbacks(PythonCall, abstract=True):

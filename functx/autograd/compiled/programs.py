@@ -6,19 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from functx.autograd.compiled.primitives import PythonCall
-from functx.autograd.compiled.stages import (
-    Accumulations,
-    CallStep,
-    Slot,
-    StageStep,
-    cut_into_stages,
-    is_call,
-    number_of,
-)
+from functx.autograd.compiled.stages import cut_into_stages, is_call, number_of
 from functx.autograd.recorded_operations import Operation
 from functx.autograd.variable import as_variable, variable_of_literal
 from functx.core.errors import CapturedWalkError
-from functx.core.program import Equation, Literal, Program, Var
+from functx.core.program import Equation, Program, Var
 from functx.core.rewriting import apply
 from functx.ops.operands import literal
 
@@ -99,8 +91,8 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
     stages = cut_into_stages(program)
     names = program.input_names() or []
     num_scalars = sum([name.startswith("scalar") for name in names])
-    numbers = [number_of(eqn) for eqn in program.equations if is_call(eqn)]
-    num_hooks = 1 + max(numbers, default=-1)
+    counts = {number_of(eqn): len(eqn.outputs) for eqn in program.equations if is_call(eqn)}
+    num_hooks = 1 + max(counts, default=-1)
 
     def run(
         inputs: list[Any],
@@ -119,37 +111,29 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
                 fix="Pass the lists on as they are given.",
             )
         avals = program.in_avals[len(inputs) :]
-        env: list[Any] = [*map(as_variable, inputs)]
-        env += [
+        values: list[Any] = [*map(as_variable, inputs)]
+        values += [
             variable_of_literal(literal(x, aval.dtype))
             for x, aval in zip(scalars, avals, strict=True)
         ]
         inputs.clear()
-        for step in stages.steps:
-            outs: Any = ()
-            if type(step) is StageStep:
-                outs = run_operation(step.operation, read_slots(step.operands, env))
-            elif type(step) is CallStep:
-                outs = hooks[step.number](*read_slots(step.operands, env))
-            else:
-                assert type(step) is Accumulations
-                for number, slots in zip(step.numbers, step.operands, strict=True):
-                    hooks[number](*read_slots(slots, env))
-            for n in step.last:
-                env[n] = None
-            env += map(as_variable, outs)
-        return [
-            variable_of_literal(n) if isinstance(n, Literal) else env[n] for n in stages.outputs
-        ]
+
+        def call(number: int, operands: Sequence[Any]) -> list[Any]:
+            outs = [*map(as_variable, hooks[number](*operands) or ())]
+            if len(outs) != counts[number]:
+                raise CapturedWalkError(
+                    "a captured walk: an entry of the list of hooks must return as many arrays as its "
+                    f"equation has results; got {len(outs)} of number {number}, expected {counts[number]}",
+                    fix="Return what the entry that it wraps returns.",
+                )
+            return outs
+
+        return [*map(as_variable, stages.run(values, run_operation, call))]
 
     return run
 
 
 def run_operation(operation: Operation, args: Sequence[Any]) -> list[Any]:
-    """The outputs of an operation on arrays."""
-    return apply(None, operation.program, [*args, *operation.captured])
-
-
-def read_slots(slots: Sequence[Slot], env: Sequence[Any]) -> list[Any]:
-    """The values of a run at slots."""
-    return [env[n] if type(n) is int else n for n in slots]
+    """The outputs of an operation on arrays, as Variables."""
+    outs = apply(None, operation.program, [*args, *operation.captured])
+    return [*map(as_variable, outs)]

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from functx import ops
 from functx.autograd.compiled.calls import (
     AccumulationCall,
     Fallback,
-    Layout,
     UnpackCall,
     WalkCall,
     array_of,
-    unflatten_gradients,
 )
 from functx.autograd.compiled.capture import Capture
 from functx.autograd.compiled.graphs import WalkGraph, hook_counts
-from functx.autograd.compiled.programs import read_slots
-from functx.autograd.compiled.stages import Accumulations, CallStep, Slot, Stages, StageStep
+from functx.autograd.compiled.stages import Stages, read_slots
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.hooks import registrations
+from functx.autograd.nodes import SavedValue
 from functx.autograd.variable import Variable, as_variable
+from functx.autograd.views import VersionCounter, changed_versions
 from functx.core.errors import CapturedWalkError, WalkResultError, type_name
 from functx.core.program import Literal
 from functx.core.types import ShapedArray
@@ -32,19 +32,25 @@ class WalkRun:
     """One run of a captured walk.
 
     `packed` holds the values that saved-tensor hooks packed, by number; `hooks` the numbers of hooks of
-    the nodes when the walk began.
+    the nodes when the walk began. `changed` are the counters of writes since the last check.
     """
 
     def __init__(self, walk: Walk, graph: WalkGraph, capture: Capture):
         self.walk, self.nodes, self.capture = walk, graph.nodes, capture
-        self.freed = 0
+        self.calls, self.freed = capture.calls, 0
         self.hooks, self.registrations = graph.hooks, registrations.last
+        self.changed: list[VersionCounter] = []
+        self.saved_versions: dict[VersionCounter, list[tuple[int, int]]] | None = None
         values = graph.values
         self.packed = {
             call.number: values[call.number]
             for call in capture.calls
             if isinstance(call, UnpackCall)
         }
+
+    def is_outdated(self, call: WalkCall) -> bool:
+        """Whether a call registered or removed hooks, or wrote to saved values, of nodes that come after it."""
+        return self.has_other_hooks(call.position) or self.has_written(call.first_unread)
 
     def has_other_hooks(self, position: int) -> bool:
         """Whether nodes from `position` on have other numbers of hooks than when the walk began."""
@@ -54,10 +60,34 @@ class WalkRun:
         nodes = enumerate(self.nodes[position:], position)
         return any([n.hooks and hook_counts(n.hooks) != self.hooks.get(i) for i, n in nodes])
 
+    def has_written(self, first: int) -> bool:
+        """Whether a value that a node from position `first` on has saved was written to."""
+        if not self.changed:
+            return False
+        if self.saved_versions is None:
+            self.saved_versions = {}
+            for i, node in enumerate(self.nodes[first:], first):
+                for x in saved_values_of(node):
+                    self.saved_versions.setdefault(x.storage, []).append((i, x.version))
+        changed, self.changed[:] = set(self.changed), []
+        return any(
+            [
+                i >= first and version != counter.version
+                for counter in changed
+                for i, version in self.saved_versions.get(counter, ())
+            ]
+        )
+
+    def check_saved(self, first: int) -> None:
+        """Raises SavedValueError if a value that a node from position `first` on has saved was written to."""
+        for node in self.nodes[first:]:
+            for x in saved_values_of(node):
+                x.load(node.label)
+
     def inputs(self, graph: WalkGraph) -> list[Any]:
         """The inputs of the program. Empties `graph.values`, so that each is freed after its last use."""
         values, graph.values = graph.values, []
-        if self.walk.plain:
+        if self.walk.has_recorded_values:
             return [values[n] for n in self.capture.inputs]
         return [self.with_history(values[n], n, graph.value_offsets) for n in self.capture.inputs]
 
@@ -75,36 +105,36 @@ class WalkRun:
                 node.saved = node.operands = None
             self.freed += 1
 
+    def call(self, number: int, values: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of a call of Python."""
+        call = self.calls[number]
+        if call.calls_user:
+            # A walk in a hook may go through the nodes that this one has still to visit.
+            self.free_before(call.first_unread)
+        try:
+            return call(self, values)
+        except Fallback as fallback:
+            fallback.call = number
+            raise
+
     def run_stages(self, graph: WalkGraph, stages: Stages) -> None:
         """Runs the walk in stages."""
-        env = self.inputs(graph)
+        walk, values = self.walk, self.inputs(graph)
         if not stages.calls_users:
             self.free_before(None)
-        walk, calls = self.walk, self.capture.calls
-        for step in stages.steps:
-            if type(step) is StageStep:
-                outs: Sequence[Any] = walk.apply(step.operation, read_slots(step.operands, env))
-            elif type(step) is Accumulations:
-                outs = ()
-                for number, slots in zip(step.numbers, step.operands, strict=True):
-                    calls[number](self, read_slots(slots, env))
-            else:
-                assert type(step) is CallStep
-                call = calls[step.number]
-                # A walk in a hook may go through the nodes that this one has still to visit.
-                self.free_before(call.position + call.is_after_rule)
-                try:
-                    outs = call(self, read_slots(step.operands, env))
-                except Fallback as fallback:
-                    self.hand_over(step, env)
-                    fallback.visit_rest(walk)
-                    walk.visit_pending(call.position + 1)
-                    return
-            for n in step.last:
-                env[n] = None
-            env += outs
-        self.free_before(None)
-        self.finish(read_slots(stages.outputs, env))
+        try:
+            with changed_versions(self.changed) if stages.calls_users else nullcontext():
+                outputs = stages.run(values, walk.apply, self.call)
+        except Fallback as fallback:
+            visit_rest, number = fallback.visit_rest, fallback.call
+        else:
+            self.free_before(None)
+            self.finish(outputs)
+            return
+        known = stages.snapshots[number].replaced(lambda slots: read_slots(slots, values))
+        known.hand_over(walk, self.nodes)
+        visit_rest(walk)
+        walk.visit_pending(self.calls[number].position + 1)
 
     def run_function(self, graph: WalkGraph, function: Callable[..., Sequence[Any]]) -> None:
         """Runs the walk by the result of a compiler function, on lists."""
@@ -114,15 +144,16 @@ class WalkRun:
         inputs = [*map(array_of, values[:count])]
         scalars = [x.value if type(x) is Literal else x for x in values[count:]]
         del values
-        if not any([call.calls_user for call in capture.calls]):
+        if not any([call.calls_user for call in self.calls]):
             self.free_before(None)
-        hooks = [ListedCall(self, call) for call in capture.calls]
+        hooks = [ListedCall(self, number) for number in range(len(self.calls))]
         packed = list(self.packed.values())
-        outputs = function(inputs, list(groups.sizes), scalars, hooks, packed)
+        with changed_versions(self.changed):
+            outputs = function(inputs, list(groups.sizes), scalars, hooks, packed)
         inputs.clear()
         self.free_before(None)
         arrays = check_results(outputs, capture.program.out_avals)
-        self.finish([x.read() if self.walk.plain else x for x in arrays])
+        self.finish([x.read() if self.walk.has_recorded_values else x for x in arrays])
 
     def finish(self, outputs: Sequence[Any]) -> None:
         """Gives the walk the gradients of the wanted edges."""
@@ -130,39 +161,26 @@ class WalkRun:
         for i, value in zip(self.capture.outputs, outputs, strict=True):
             self.walk.wanted_gradients[edges[i]] = Gradient(value)
 
-    def hand_over(self, step: CallStep, env: Sequence[Any]) -> None:
-        """Gives the walk the gradients that are pending, so that it can go on node by node."""
-        walk = self.walk
-
-        def gradients(layout: Layout, slots: Sequence[Slot]) -> list[Gradient | None]:
-            return unflatten_gradients(layout, iter(read_slots(slots, env)))
-
-        for position, layout, slots in step.pending:
-            walk.pending[self.nodes[position]] = gradients(layout, slots)
-        edges = list(walk.wanted_gradients)
-        for i, layout, slots in step.wanted:
-            (walk.wanted_gradients[edges[i]],) = gradients(layout, slots)
-
 
 class ListedCall:
-    """An entry of the list of hooks of a run: a call of Python as a function of arrays, to Variables."""
+    """An entry of the list of hooks of a run: call number `number` as a function of arrays, to Variables."""
 
-    def __init__(self, run: WalkRun, call: WalkCall):
-        self.run, self.call = run, call
+    def __init__(self, run: WalkRun, number: int):
+        self.run, self.number = run, number
 
     def __call__(self, *arrays: Any) -> list[Variable]:
+        run, call = self.run, self.run.calls[self.number]
         values = [self.value_of(x) for x in arrays]
-        if self.call.calls_user:
-            self.run.free_before(self.call.position + self.call.is_after_rule)
-        if isinstance(self.call, AccumulationCall) and len(values) == 2:
-            values.append(self.run.walk.bind(ops.Add(), values))
+        if isinstance(call, AccumulationCall) and len(values) == 2:
+            values.append(run.walk.bind(ops.Add(), values))
         try:
-            outs = self.call(self.run, values)
+            outs = run.call(self.number, values)
         except Fallback:
+            run.check_saved(call.first_unread)
             raise CapturedWalkError(
                 "compiled_autograd: with a compiler function, hooks and rules must give gradients and None "
                 "for the same values in each walk, and register no hooks on nodes that the walk has not visited; "
-                f"got a change by the {self.call.describe(self.run.nodes)}",
+                f"got a change by the {call.describe(run.nodes)}",
                 fix="Use the default compiler, or functx.compiled_autograd.disable() around the walk.",
             ) from None
         return [*map(array_of, outs)]
@@ -170,7 +188,12 @@ class ListedCall:
     def value_of(self, x: Any) -> Any:
         """An array as a value of the walk."""
         array = as_variable(x)
-        return array.read() if self.run.walk.plain else array
+        return array.read() if self.run.walk.has_recorded_values else array
+
+
+def saved_values_of(node: Any) -> list[SavedValue]:
+    """The values of Variables among those that a node has saved."""
+    return [x for x in getattr(node, "saved", None) or () if type(x) is SavedValue]
 
 
 def check_results(outputs: Any, avals: Sequence[ShapedArray]) -> list[Variable]:

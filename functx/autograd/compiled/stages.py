@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.autograd.compiled.calls import WalkCall
+from functx.autograd.compiled.calls import KnownGradients, WalkCall
 from functx.autograd.compiled.primitives import AddToGrad, PythonCall
 from functx.autograd.recorded_operations import Operation, operation_of
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
@@ -24,34 +24,57 @@ class StageStep(NamedTuple):
 
 
 class CallStep(NamedTuple):
-    """A call of Python. `pending` and `wanted` are those of the call, in slots."""
+    """Calls of Python: their numbers, each with the slots that it reads.
 
-    number: int
-    operands: Sequence[Slot]
-    last: Sequence[int]
-    pending: Sequence[tuple[int, Any, Sequence[Slot]]] = ()
-    wanted: Sequence[tuple[int, Any, Sequence[Slot]]] = ()
+    It is one call, whose results are those of the step, or several accumulations, which have none.
+    """
 
-
-class Accumulations(NamedTuple):
-    """Calls that add to `.grad` of leaves: their numbers, and the slots that each one reads."""
-
-    numbers: Sequence[int]
-    operands: Sequence[Sequence[Slot]]
+    calls: Sequence[tuple[int, Sequence[Slot]]]
     last: Sequence[int]
 
 
 class Stages(NamedTuple):
-    """The steps of a walk. A run is a list of values: the inputs, then the results of each step."""
+    """The steps of a walk. A run is a list of values: the inputs, then the results of each step.
 
-    steps: Sequence[StageStep | CallStep | Accumulations]
+    `snapshots` are the gradients that are known at a call, by its number, with slots as their arrays.
+    """
+
+    steps: Sequence[StageStep | CallStep]
     outputs: Sequence[Slot]
+    snapshots: dict[int, KnownGradients]
     calls_users: bool
 
     @property
     def compiled(self) -> int:
         """The number of steps that are compiled."""
         return sum([type(step) is StageStep for step in self.steps])
+
+    def run(
+        self,
+        values: list[Any],
+        apply: Callable[[Operation, list[Any]], Sequence[Any]],
+        call: Callable[[int, list[Any]], Sequence[Any]],
+    ) -> list[Any]:
+        """The outputs for the inputs `values`, a list that results are added to, until their last use.
+
+        `apply` gives the outputs of an operation, and `call` those of a call of Python, by its number.
+        """
+        for step in self.steps:
+            outs: Sequence[Any] = ()
+            if type(step) is StageStep:
+                outs = apply(step.operation, read_slots(step.operands, values))
+            else:
+                for number, slots in step.calls:  # type: ignore[union-attr]
+                    outs = call(number, read_slots(slots, values))
+            for n in step.last:
+                values[n] = None
+            values += outs
+        return read_slots(self.outputs, values)
+
+
+def read_slots(slots: Sequence[Slot], values: Sequence[Any]) -> list[Any]:
+    """The values of a run at slots."""
+    return [values[n] if type(n) is int else n for n in slots]
 
 
 def cut_into_stages(program: Program, calls: Sequence[WalkCall] = ()) -> Stages:
@@ -61,7 +84,7 @@ def cut_into_stages(program: Program, calls: Sequence[WalkCall] = ()) -> Stages:
     last_use: dict[Var, int] = dict.fromkeys(variables_in(program.outputs), len(parts))
     reads: list[list[Var]] = []
     for i, part in reversed([*enumerate(parts)]):
-        if part.call is None:
+        if not part.calls:
             outputs = part.outputs = [v for v in part.made if v in last_use]
             part.equations = dce_equations(part.equations, outputs)
         read = list(dict.fromkeys(variables_in(cutter.atoms_read(part))))
@@ -72,21 +95,16 @@ def cut_into_stages(program: Program, calls: Sequence[WalkCall] = ()) -> Stages:
     for i, (part, read) in enumerate(zip(parts, reversed(reads), strict=True)):
         cutter.add_step(part, read, [v for v in read if last_use[v] == i])
     calls_users = any([call.calls_user for call in calls])
-    return Stages(cutter.steps, cutter.slots_of(program.outputs), calls_users)
+    outputs_read = cutter.slots_of(program.outputs)
+    return Stages(cutter.steps, outputs_read, cutter.snapshots, calls_users)
 
 
 class _Part:
-    """The equations of a step: ones to compile, accumulations, or one that calls Python."""
+    """The equations of a step: ones to compile, or `calls` of Python."""
 
-    def __init__(
-        self,
-        equations: Sequence[Equation] = (),
-        accumulations: Sequence[Equation] = (),
-        call: Equation | None = None,
-    ):
-        self.equations = list(equations)
-        self.accumulations, self.call = list(accumulations), call
-        self.outputs: list[Var] = []
+    def __init__(self, equations: Sequence[Equation] = (), calls: Sequence[Equation] = ()):
+        self.equations, self.calls = list(equations), list(calls)
+        self.outputs: list[Var] = [v for eqn in self.calls for v in eqn.outputs]
 
     @property
     def made(self) -> list[Var]:
@@ -100,55 +118,37 @@ class _Cutter:
     def __init__(self, calls: Sequence[WalkCall]):
         self.calls = calls
         self.slots: dict[Var, int] = {}
-        self.steps: list[StageStep | CallStep | Accumulations] = []
+        self.steps: list[StageStep | CallStep] = []
+        self.snapshots: dict[int, KnownGradients] = {}
 
     def add_step(self, part: _Part, read: Sequence[Var], last: Sequence[Var]) -> None:
         """Adds the step of a part that reads the variables `read`, of which `last` are not read again."""
         last_slots = [self.slots[v] for v in last]
-        if part.accumulations:
-            operands = [self.slots_of(eqn.inputs) for eqn in part.accumulations]
-            numbers = [number_of(eqn) for eqn in part.accumulations]
-            self.steps.append(Accumulations(numbers, operands, last_slots))
-            return
-        if part.call is not None:
-            self.steps.append(self.call_step(part.call, last_slots))
-            self.add_slots(part.call.outputs)
-            return
-        before = [v for v in read if v in self.slots]
-        stage = Program("CompiledAutograd", before, part.equations, part.outputs)
-        self.steps.append(
-            StageStep(operation_of(stage), [self.slots[v] for v in before], last_slots)
-        )
+        if part.calls:
+            pairs = [(number_of(eqn), self.slots_of(eqn.inputs)) for eqn in part.calls]
+            self.steps.append(CallStep(pairs, last_slots))
+            for number, _ in pairs:
+                if (known := self.known_at(number)) is not None:
+                    self.snapshots[number] = known.replaced(self.slots_of)
+        else:
+            before = [v for v in read if v in self.slots]
+            stage = Program("CompiledAutograd", before, part.equations, part.outputs)
+            operands = [self.slots[v] for v in before]
+            self.steps.append(StageStep(operation_of(stage), operands, last_slots))
         self.add_slots(part.outputs)
 
     def atoms_read(self, part: _Part) -> list[Atom]:
         """The atoms from outside that a step needs, also if the walk goes on without the program."""
-        if part.call is None:
-            made = set(part.made)
-            equations = [*part.equations, *part.accumulations]
-            return [a for eqn in equations for a in eqn.inputs if a not in made]
-        atoms = list(part.call.inputs)
-        call = self.call_of(part.call)
-        if call is not None:
-            for _, _, more in (*call.pending, *call.wanted):
-                atoms += more
+        made = set(part.made)
+        atoms = [a for eqn in (*part.equations, *part.calls) for a in eqn.inputs if a not in made]
+        for eqn in part.calls:
+            if (known := self.known_at(number_of(eqn))) is not None:
+                atoms += known.arrays
         return atoms
 
-    def call_of(self, eqn: Equation) -> WalkCall | None:
-        """The call of an equation, if it is known."""
-        number = number_of(eqn)
-        return self.calls[number] if number < len(self.calls) else None
-
-    def call_step(self, eqn: Equation, last: Sequence[int]) -> CallStep:
-        call = self.call_of(eqn)
-        pending, wanted = ((), ()) if call is None else (call.pending, call.wanted)
-        return CallStep(
-            number_of(eqn),
-            self.slots_of(eqn.inputs),
-            last,
-            [(i, layout, self.slots_of(atoms)) for i, layout, atoms in pending],
-            [(i, layout, self.slots_of(atoms)) for i, layout, atoms in wanted],
-        )
+    def known_at(self, number: int) -> KnownGradients | None:
+        """The gradients that are known at a call of the user's code; None if the call is not known."""
+        return self.calls[number].known if number < len(self.calls) else None
 
     def add_slots(self, variables: Sequence[Var]) -> None:
         """Numbers variables."""
@@ -189,7 +189,7 @@ def split_at_calls(program: Program) -> list[_Part]:
         if part:
             parts.append(_Part(part))
         if accumulations:
-            parts.append(_Part(accumulations=accumulations))
+            parts.append(_Part(calls=accumulations))
         part.clear()
         accumulations.clear()
 
@@ -202,7 +202,7 @@ def split_at_calls(program: Program) -> list[_Part]:
             accumulations.append(eqn)
         elif is_call(eqn):
             end_part()
-            parts.append(_Part(call=eqn))
+            parts.append(_Part(calls=[eqn]))
         else:
             part.append(eqn)
     end_part()

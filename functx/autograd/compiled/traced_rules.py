@@ -49,14 +49,14 @@ def rule_state(node: FunctionNode) -> RuleState | None:
     Such a rule refers to objects that can change, as lists or instances of classes, is of a class with
     `is_opaque`, or has attributes without a key.
     """
-    saved = node.context.__dict__["_functx_saved"]
+    saved = node.saved
     rule: Any = backward_rule(node.function)
     if saved is None or rule is None or node.function.is_opaque:
         return None
     rule = unwrap_function(rule)
     if type(rule) is not FunctionType or package_of(rule) == "functx":
         return None
-    values: list[Any] = [x for x in saved if type(x) is SavedValue]
+    values: list[Any] = saved_by_function(node)
     attributes = attributes_of(node.context)
     values += [x.read() for x in attributes.values() if isinstance(x, Variable)]
     try:
@@ -77,6 +77,11 @@ def rule_state(node: FunctionNode) -> RuleState | None:
     except (MutableStateError, TypeError):
         return None
     return RuleState(key, values)
+
+
+def saved_by_function(node: FunctionNode) -> list[SavedValue]:
+    """The arrays that the context of a node has saved, apart from those that hooks have packed."""
+    return [x for x in node.saved or () if type(x) is SavedValue]
 
 
 def aval_of_saved(x: Any) -> ShapedArray:
