@@ -17,6 +17,7 @@ from functx.aot.meta import (
     ViewStep,
 )
 from functx.core import tree
+from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, type_name
 from functx.core.functionalization import (
     Alias,
@@ -26,7 +27,7 @@ from functx.core.functionalization import (
 )
 from functx.core.masks import select_where
 from functx.core.primitive import View
-from functx.core.program import Atom, Effect, Equation, Literal, Program, pad_input_names
+from functx.core.program import Atom, Equation, Literal, Program, pad_input_names
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer, is_variable
 from functx.core.tracing import trace_closed

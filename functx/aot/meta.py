@@ -7,8 +7,10 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
+from functx.core.effects import Effects
 from functx.core.primitive import View
-from functx.core.program import Effects, Literal
+from functx.core.printing import effects_text
+from functx.core.program import Literal
 from functx.core.tracer import is_variable
 from functx.core.types import ShapedArray
 from functx.core.typing import Value
@@ -176,7 +178,7 @@ class Meta:
             "  ".join([*[c.ljust(n) for c, n in zip(row, widths, strict=False)], row[3]]).rstrip()
             for row in rows
         ]
-        effects = ", ".join(sorted([effect.value for effect in self.effects]))
+        effects = effects_text(self.effects)
         title = f"{self.name}{f' with {effects}' if effects else ''}"
         return "\n".join([title, *[f"  {line}" for line in lines]])
 
