@@ -105,6 +105,7 @@ __all__ = [
     "stop_gradient",
     "testing",
     "tools",
+    "trace",
     "tree",
     "value_and_grad",
     "vjp",

@@ -20,7 +20,7 @@ with _garbage_collection.paused_for_import():
     from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
     from functx.transforms.jvp import jvp, linearize, vjp
     from functx.transforms.linear_transpose import linear_transpose
-    from functx.transforms.make_ir import eval_shape, functionalize, make_ir
+    from functx.transforms.make_ir import eval_shape, functionalize, make_ir, trace
     from functx.transforms.vmap import vmap
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "pure_callback",
     "remat",
     "stop_gradient",
+    "trace",
     "value_and_grad",
     "vjp",
     "vmap",

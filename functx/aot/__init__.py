@@ -4,6 +4,7 @@ from functx.aot.analysis import analyze
 from functx.aot.joint import joint_program
 from functx.aot.meta import BaseKind, InputInfo, Meta, MutationKind, OutputInfo, OutputKind
 from functx.aot.partitions import default_partition, min_cut_rematerialization_partition
+from functx.aot.tokens import token_kinds, with_tokens
 from functx.passes.memory_planning import JointProgram
 from functx.passes.min_cut import MinCutConfig, Partition
 
@@ -21,4 +22,6 @@ __all__ = [
     "default_partition",
     "joint_program",
     "min_cut_rematerialization_partition",
+    "token_kinds",
+    "with_tokens",
 ]

@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 
 from functx.core.concretization import SymbolicScalar
+from functx.core.effects import Effect
 from functx.core.errors import (
     ArgumentError,
     DTypeError,
@@ -60,6 +61,72 @@ def check_program(program: Program) -> None:
         if problem:
             raise ProgramError(f"{program.name}: output {i} {problem}")
     program.memo[check_program] = True
+
+
+def lint_program(program: Program) -> None:
+    """Raise ProgramError, which names the equation, unless `program` is well-formed and tidy.
+
+    Beyond what `check_program` requires, variables have names of their own, writes come last and go
+    to inputs, and every equation has an effect or an output that is used. Sub-programs are checked too.
+    """
+    check_program(program)
+    for each in program.walk():
+        _check_names(each)
+        _check_writes(each)
+        _check_all_used(each)
+
+
+def _check_names(program: Program) -> None:
+    """Raise ProgramError if two variables of `program` have one name."""
+    given = [] if program.in_names is None else list(program.in_names())
+    if len(given) > len(program.inputs):
+        raise ProgramError(
+            f"{program.name}: there must be at most one name for each input; got {len(given)} names "
+            f"for {pluralize(len(program.inputs), 'input')}"
+        )
+    named: dict[str, Var] = dict(zip(given, program.inputs, strict=False))
+    if len(named) < len(given):
+        twice = next(name for name in given if given.count(name) > 1)
+        raise ProgramError(
+            f"{program.name}: every input must have a name of its own; got `{twice}` twice"
+        )
+    for eqn in program.equations:
+        for v in eqn.outputs:
+            name = getattr(v, "name", "_")
+            if name != "_" and named.setdefault(name, v) is not v:
+                raise _program_error(
+                    program, eqn, f"every variable must have a name of its own; got `{name}` twice"
+                )
+
+
+def _check_writes(program: Program) -> None:
+    """Raise ProgramError unless all writes follow all other equations, and go to inputs."""
+    if not program.writes:
+        return
+    inputs = set(program.inputs)
+    following = False
+    for eqn in reversed(program.equations):
+        if Effect.WRITE not in eqn.primitive.effects:
+            following = True
+        elif following or eqn.inputs[0] not in inputs:
+            problem = (
+                "writes must come last; got one before other equations"
+                if following
+                else "writes must go to inputs; got one to a value of the program"
+            )
+            raise _program_error(program, eqn, problem)
+
+
+def _check_all_used(program: Program) -> None:
+    """Raise ProgramError for an equation without effects of which no output is used."""
+    used = {*program.outputs, *[a for eqn in program.equations for a in eqn.inputs]}
+    for eqn in program.equations:
+        if not eqn.primitive.effects and used.isdisjoint(eqn.outputs):
+            raise _program_error(
+                program,
+                eqn,
+                "every equation must have an effect or an output that is used; got one without",
+            )
 
 
 def check_operands(

@@ -312,6 +312,14 @@ class AliasingEffectError(FunctxError, ValueError):
     """
 
 
+class MissingTokenError(FunctxError, RuntimeError):
+    """An operation with an effect has no token of that kind.
+
+    Smallest failing code: `functx.aot.with_tokens(program, kinds=())` for a program with an ordered print.
+    Cure: give a token for each kind of effect; `functx.aot.token_kinds(program)` lists them.
+    """
+
+
 class CallbackResultError(FunctxError, RuntimeError, ValueError, TypeError):
     """A callback returned other types than `result_shape_dtypes`.
 

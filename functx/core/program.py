@@ -302,6 +302,17 @@ class Program:
 
         return rewrite(self, rule)
 
+    def lint(self) -> None:
+        """Raises ProgramError, which names the equation, unless the program is well-formed and tidy.
+
+        Each variable is defined once, before its use, and has a name of its own; types are those that
+        the operations infer. Writes come last and go to inputs, and no equation is dead. The same holds
+        for sub-programs.
+        """
+        from functx.core.checking import lint_program
+
+        lint_program(self)
+
     def walk(self) -> Iterator[Program]:
         """This program and the programs in its equations, at any depth, each once."""
         seen = {self}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -360,16 +361,17 @@ def evaluate_eagerly(primitive: Primitive, args: Values) -> ArrayLike | list[Any
 
 def _without_effects(primitive: Primitive) -> Primitive:
     """The operation without its effects, which happen when the program around it runs."""
-    try:
-        (eqn,) = RemoveEffects().without_effects(Equation(primitive, [], [Var(aval_of(0))], None))
-    except EffectError:
-        raise EffectError(
-            f"{primitive.name}: the result of an operation with an effect must not be needed while a "
-            "function is traced, or it would run twice; got Python control flow on one",
-            fix="Choose with functx.lax.cond or functx.numpy.where, or call it before the "
-            "function that is traced.",
-        ) from None
-    return eqn.primitive
+    if not isinstance(primitive, ops.WithEffects):
+        with suppress(EffectError):
+            whole = Equation(primitive, [], [Var(aval_of(0))], None)
+            (eqn,) = RemoveEffects().without_effects(whole)
+            return eqn.primitive
+    raise EffectError(
+        f"{primitive.name}: the result of an operation with an effect must not be needed while a "
+        "function is traced, or it would run twice; got Python control flow on one",
+        fix="Choose with functx.lax.cond or functx.numpy.where, or call it before the "
+        "function that is traced.",
+    )
 
 
 def _any_jax_tracer(values: Sequence[ArrayLike]) -> bool:

@@ -27,6 +27,7 @@ from functx.ops.contraction import *  # noqa: F403
 from functx.ops.conversion import *  # noqa: F403
 from functx.ops.cumulative import *  # noqa: F403
 from functx.ops.dynamic_slicing import *  # noqa: F403
+from functx.ops.effect_tokens import *  # noqa: F403
 from functx.ops.factorizations import *  # noqa: F403
 from functx.ops.indexing import *  # noqa: F403
 from functx.ops.linear_algebra import *  # noqa: F403

@@ -26,7 +26,9 @@ from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Avals, Cotangent, Cotangents, Flags, Value
+from functx.ops.effect_tokens import WithEffects
 from functx.ops.operands import literal
+from functx.ops.views import Copy
 
 State = TypeVar("State")
 Result = TypeVar("Result")
@@ -276,6 +278,14 @@ class RemoveEffects(Rewrite[Program]):
         """The equation without its effects; nothing if it is only an effect."""
         if not eqn.primitive.effects:
             return [eqn]
+        if isinstance(eqn.primitive, WithEffects):
+            count = len(eqn.primitive.kinds)
+            operation = Equation(
+                eqn.primitive.operation, eqn.inputs[count:], eqn.outputs[count:], eqn.source
+            )
+            tokens = zip(eqn.inputs[:count], eqn.outputs[:count], strict=True)
+            copies = [Equation(Copy(), [old], [new], eqn.source) for old, new in tokens]
+            return [*copies, *self.without_effects(operation)]
         if subprograms(eqn.primitive):
             primitive = map_primitive_programs(eqn.primitive, self.rewrite_subprogram)
             return [eqn.replace(primitive=primitive)] if eqn.outputs else []

@@ -144,6 +144,25 @@ def make_ir(
     return wrap_transform(wrapper, fun, "make_ir")
 
 
+def trace(fun: Function | None = None, decompositions: Mapping[Any, Any] | None = None) -> Function:
+    """The function that returns the `Program` of `fun` for the given arguments; `make_ir` of another name.
+
+    `decompositions`, a dictionary that `functx.decomp.get_decompositions` returns, are applied. The
+    program is called with other arguments of the same shapes and dtypes, and goes through every
+    transform. PyTorch's name for this is `make_fx`.
+
+    >>> import functx
+    >>> table = functx.decomp.get_decompositions(["silu"])
+    >>> program = functx.trace(functx.nn.silu, table)(1.0)
+    >>> [eqn.primitive.name for eqn in program], round(float(program(2.0)), 4)
+    (['logistic', 'mul'], 1.7616)
+    """
+    if fun is None:
+        return partial(trace, decompositions=decompositions)
+    check_callable(fun, "trace")
+    return make_ir(fun, decompositions=decompositions)
+
+
 @api_boundary
 def eval_shape(fun: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """The result of `fun(*args, **kwargs)` with a `ShapedArray` in place of each array.

@@ -84,9 +84,13 @@ class Batch(Rewrite[Program]):
 
     def move_batch_dim(self, i: int, x: Value, dim: int | None, out_dim: int | None) -> Value:
         if out_dim is None:
-            if dim is not None:
+            if dim is None:
+                return x
+            aval = remove_axis(aval_of(x), dim)
+            if aval.size:
                 raise BatchedOutputError(i)
-            return x
+            # Empty arrays, such as effect tokens, are the same for all elements.
+            return ops.constant_like(aval, 0)
         if dim is None:
             shape = list(x.shape)
             shape.insert(out_dim, self.size)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+import functx
 from functx.core.checking import check_program
 from functx.core.errors import FunctxError, ProgramError
 from functx.core.primitive import Primitive
@@ -201,3 +202,63 @@ def test_primitives_refuse_operands_that_their_programs_do_not_take(name, index)
         operands = [*sample.avals[:i], aval.update(shape=shape), *sample.avals[i + 1 :]]
         with pytest.raises(FunctxError, match="operand"):
             primitive.infer_out_avals(tuple(operands))
+
+
+def refuse_untidy(made, message):
+    check_program(made)
+    with pytest.raises(ProgramError, match=message) as caught:
+        made.lint()
+    return caught.value
+
+
+def test_programs_that_transforms_make_are_tidy():
+    def writes(x):
+        x[0] = 2.0
+        y = x.copy()
+        y += 1.0
+        return y.sum() * x
+
+    for fun in (network_program(), functx.grad(lambda x: (writes(x) ** 2).sum()), writes):
+        for made in (functx.make_ir(functx.functionalize(fun)), functx.make_ir(functx.jit(fun))):
+            args = [np.ones(a.shape, a.dtype) for a in getattr(fun, "in_avals", [f32[3]])]
+            made(*args).lint()
+
+
+def test_a_dead_equation_is_untidy():
+    x = Var(f32[3])
+    dead, used = equation(Sin(), [x], f32[3]), equation(Mul(), [x, x], f32[3])
+    error = refuse_untidy(program([x], [dead, used], used.outputs), "an output that is used")
+    assert error.details == ["in _: f32[3] = sin a"]
+    whole = program([x], [equation(Call(program([x], [dead], [x])), [x], f32[3])], [x])
+    with pytest.raises(ProgramError, match="an output that is used"):
+        whole.lint()
+
+
+def test_names_and_writes_in_other_places_are_untidy():
+    x, y = Var(f32[3]), Var(f32[3])
+    doubled = Program("f", [x, y], [], [x, y], in_names=lambda: ["x", "x"])
+    refuse_untidy(doubled, "every input must have a name of its own; got `x` twice")
+    refuse_untidy(
+        Program("f", [x], [], [x], in_names=lambda: ["x", "y"]), "got 2 names for 1 input"
+    )
+    named = equation(Sin(), [x], f32[3])
+    named.outputs[0].name = "x"
+    refuse_untidy(
+        Program("f", [x], [named], named.outputs, in_names=lambda: ["x"]), "got `x` twice"
+    )
+
+    def scale(x):
+        x *= 2.0
+        y = x + 1.0
+        return y
+
+    refuse_untidy(functx.make_ir(scale)(np.ones(3, "f")), "writes must come last")
+
+    def fill(x):
+        y = x + 1.0
+        y[0] = 2.0
+        return y
+
+    refuse_untidy(functx.make_ir(fill)(np.ones(3, "f")), "writes must (go to inputs|come last)")
+    scaled = functx.make_ir(functx.functionalize(scale))(np.ones(3, "f"))
+    scaled.lint()

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from functx.core.backend import backend
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.types import Shape, x64_enabled
@@ -145,6 +146,17 @@ def IoCallback(*args: Array, callback: Function, results: object, ordered: bool)
 @exact_dtypes
 def DebugCallback(*args: Array, callback: Function, results: object, ordered: bool) -> list[Array]:
     return callback(args, results)
+
+
+@exact_dtypes
+@runs_subprograms
+def WithEffects(
+    run: Run, *args: Array, operation: Primitive, kinds: tuple[str, ...]
+) -> list[Array]:
+    tokens, operands = args[: len(kinds)], args[len(kinds) :]
+    definition = numpy_definition(operation, run)
+    outs = backend.evaluate(operation, operands) if definition is None else definition(*operands)
+    return [*tokens, *(outs if operation.multiple_results else [outs])]
 
 
 @exact_dtypes
