@@ -48,6 +48,7 @@ LAYERS = [
     "compiled_autograd",  # its walks as programs
     "module_calls",  # modules called with given parameters
     "aot",  # a function as a forward and a backward program
+    "export",  # programs that are saved and loaded
     "api",  # the public functions
     "__init__",  # the public names
 ]

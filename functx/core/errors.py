@@ -944,6 +944,30 @@ class ParseError(FunctxError, ValueError):
     """
 
 
+class ExportError(FunctxError, RuntimeError):
+    """A function, a module or one of its values cannot be exported or saved.
+
+    Smallest failing code: `functx.export.export(f)(x).save(path)` where `f` calls `pure_callback`.
+    Cure: do what the message says; what calls Python cannot be saved, and belongs around the function.
+    """
+
+
+class UnregisteredNameError(ExportError):
+    """A saved program uses an operator, a primitive or a pytree class that is not registered.
+
+    Smallest failing code: `functx.export.load(path)` without the import that defines its operator.
+    Cure: import the module that registers the name before the file is loaded.
+    """
+
+
+class ExportFileError(FunctxError, ValueError):
+    """A file of a saved program is cut, altered, newer than this version, or no such file.
+
+    Smallest failing code: `functx.export.deserialize(data[:-1])` where `data` was serialized.
+    Cure: save the program again, or update functx.
+    """
+
+
 class MemoryBudgetWarning(FunctxError, UserWarning):
     """A derivative needs more memory than `jit(memory=)` or `config.memory` allows.
 

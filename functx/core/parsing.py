@@ -7,13 +7,20 @@ from ast import literal_eval
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from enum import Enum
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from functx.core.checking import arity_problem, literal_problem, pluralize
 from functx.core.effects import Effect, Effects
 from functx.core.errors import FunctxError, ParseError
 from functx.core.primitive import Primitive
-from functx.core.printing import effects_text, find_opaque_value, is_record, resolve_name
+from functx.core.printing import (
+    effects_text,
+    find_opaque_value,
+    is_record,
+    resolve_in_module,
+    resolve_name,
+)
 from functx.core.program import Atom, Equation, Program, Var, scalar_literal
 from functx.core.rewriting import T
 from functx.core.types import DTYPES_BY_SHORT_NAME, DType, ShapedArray
@@ -437,11 +444,18 @@ class _Parser:
                 return self.aval()
             dtype = DTYPES_BY_SHORT_NAME[name]
             return self.call(cls, dtype.type, token) if self.at("(") else dtype
-        if name in self.programs:
+        if name in self.programs and self.tokens[self.position].text != ".":
             return self.programs[name]
         if name in _BUILT_IN and self.at("("):
             return self.call(cls, _BUILT_IN[name], token)
         found = resolve_name(cls, name)
+        if isinstance(found, ModuleType) and self.skip("."):
+            member = self.next()
+            found = resolve_in_module(cls, name, member.text)
+            if found is None:
+                raise self.error(f"a class or a function of {name}", member)
+            if isinstance(found, FunctionType):
+                return found
         if isinstance(found, type) and issubclass(found, Enum) and self.skip("."):
             member = self.next()
             if member.text not in found.__members__:

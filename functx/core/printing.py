@@ -17,6 +17,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import count
 from string import ascii_lowercase
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -304,12 +305,15 @@ def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program
         return "..."
     if isinstance(value, Primitive):
         return f"@{primitive_text(value, program_name)}"
-    if resolve_name(type(primitive), kind.__name__) is kind:
-        if isinstance(value, Enum) and value.name in kind.__members__:
-            return f"{kind.__name__}.{value.name}"
-        if is_record(kind):
+    if isinstance(value, FunctionType):
+        return _name_of(value, type(primitive)) or _opaque_text(value)
+    if isinstance(value, Enum) or is_record(kind):
+        name = _name_of(kind, type(primitive))
+        if name is not None and is_record(kind):
             parts = ", ".join(f"{n}={show(part)}" for n, part in _record_parts(value).items())
-            return f"{kind.__name__}({parts})"
+            return f"{name}({parts})"
+        if name is not None and value.name in kind.__members__:
+            return f"{name}.{value.name}"
     return _opaque_text(value)
 
 
@@ -341,8 +345,26 @@ def resolve_name(cls: type[Primitive], name: str) -> Any:
     return None
 
 
-# Values without a text of their own, such as functions, by the text that stands for them. The text
-# can be parsed while the value is alive.
+def resolve_in_module(cls: type[Primitive], module: str, name: str) -> Any:
+    """The class or function `name` of a module of functx that the module of a primitive calls `module`."""
+    found = resolve_name(cls, module)
+    if not isinstance(found, ModuleType) or not found.__name__.startswith("functx."):
+        return None
+    value = getattr(found, name, None)
+    is_own = isinstance(value, (FunctionType, type)) and value.__module__ == found.__name__
+    return value if is_own else None
+
+
+def _name_of(value: FunctionType | type, cls: type[Primitive]) -> str | None:
+    """The name of a class, or of a function of functx, in parameters of `cls`; None without any."""
+    name, module = value.__name__, value.__module__.rpartition(".")[2]
+    if isinstance(value, type) and resolve_name(cls, name) is value:
+        return name
+    return f"{module}.{name}" if resolve_in_module(cls, module, name) is value else None
+
+
+# Values without a text of their own, such as functions of the user, by the text that stands for
+# them. The text can be parsed while the value is alive.
 _weak_opaque_values: WeakValueDictionary[str, Any] = WeakValueDictionary()
 _strong_opaque_values: dict[str, Any] = {}
 

@@ -30,6 +30,7 @@ from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Cotangents, Flags, Function, PyTree, Tangents, Value, Values
+from functx.custom import checkpoint_policies  # noqa: F401 - the texts of calls name it
 from functx.custom.checkpoint_policies import MinCut, Policy, everything_saveable
 from functx.custom.custom_function import bind_arguments, has_jax_tracers
 from functx.passes.rematerialization import MIN_CUT_PLAN, MinCutSplit, use_memory_plan

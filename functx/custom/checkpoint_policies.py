@@ -55,7 +55,7 @@ def dots_with_no_batch_dims_saveable(primitive: Primitive, *_: object, **__: obj
     return isinstance(primitive, ops.DotGeneral) and primitive.batch_dims == ((), ())
 
 
-class MinCut:
+class MinCut(Record):
     """Save the fewest bytes from which all other values are cheap to recompute.
 
     The values are chosen together, by a minimum cut of the program; see `functx.aot`. As a part
@@ -76,17 +76,17 @@ checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
 def save_only_these_names(*names: str) -> Policy:
     """A policy that saves the values that `checkpoint_name` gives one of `names`."""
-    return _SaveByName(_check_names("save_only_these_names", names), listed=True, unnamed=False)
+    return SaveByName(_check_names("save_only_these_names", names), listed=True, unnamed=False)
 
 
 def save_any_names_but_these(*names: str) -> Policy:
     """A policy that saves the values that `checkpoint_name` gives any name but `names`."""
-    return _SaveByName(_check_names("save_any_names_but_these", names), listed=False, unnamed=False)
+    return SaveByName(_check_names("save_any_names_but_these", names), listed=False, unnamed=False)
 
 
 def save_anything_except_these_names(*names: str) -> Policy:
     """A policy that saves all values except those that `checkpoint_name` gives one of `names`."""
-    return _SaveByName(
+    return SaveByName(
         _check_names("save_anything_except_these_names", names), listed=False, unnamed=True
     )
 
@@ -98,11 +98,13 @@ def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
             raise ArgumentError(
                 f"save_from_both_policies: policies must be functions; got {type_name(policy)}"
             )
-    return _SaveFromEither(policy_1, policy_2)
+    return SaveFromEither(policy_1, policy_2)
 
 
 # Records: policies with equal fields are equal, and so are the programs that hold them.
-class _SaveByName(Record):
+class SaveByName(Record):
+    """Saves the values with one of `names`, or with another name, and those without a name or not."""
+
     names: tuple[str, ...]
     listed: bool
     unnamed: bool
@@ -115,7 +117,9 @@ class _SaveByName(Record):
         return (name in self.names) is self.listed
 
 
-class _SaveFromEither(Record):
+class SaveFromEither(Record):
+    """Saves the values that `first` or `second` saves."""
+
     first: Policy
     second: Policy
 

@@ -38,6 +38,7 @@ from functx.custom.rule_tracing import (
     Rules,
     RuleTrace,
     RuleTracing,
+    SavedRules,  # noqa: F401 - the texts of calls name it
     TracedRule,
     rule_tracing,
     transform_rules,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -173,7 +175,7 @@ class LazyRules:
 class TransformedRules(NamedTuple):
     """Deferred rules whose programs `transform` rewrites once they are traced."""
 
-    rule: LazyRules | TransformedRules
+    rule: LazyRules | TransformedRules | SavedRules
     transform: Callable[[Programs], Programs]
     axis: Axis | None = None
 
@@ -187,20 +189,81 @@ class TransformedRules(NamedTuple):
         return repr(self.rule)
 
 
-Rules: TypeAlias = Programs | LazyRules | TransformedRules
-"""The rules of a call: their programs, or an object that traces them when they are needed."""
+class RuleTable:
+    """The programs of the rules of a saved program, by number. Tables of equal keys are equal."""
+
+    def __init__(self, key: Hashable, read: Callable[[int], Programs]):
+        self.key, self.read = key, read
+        self.found: dict[int, Programs] = {}
+
+    def programs(self, number: int) -> Programs:
+        """The programs of rule `number`, read at the first use."""
+        if number not in self.found:
+            with use_rule_table(self):
+                self.found[number] = self.read(number)
+        return self.found[number]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RuleTable) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+_rule_table: ContextVar[RuleTable | None] = ContextVar("rule_table", default=None)
+
+
+@contextmanager
+def use_rule_table(table: RuleTable) -> Iterator[None]:
+    """Makes `table` that of the saved rules made in this context, as when their text is parsed."""
+    token = _rule_table.set(table)
+    try:
+        yield
+    finally:
+        _rule_table.reset(token)
+
+
+def _current_rule_table() -> RuleTable:
+    table = _rule_table.get()
+    if table is None:
+        raise RuleError(
+            "saved rules must be read with the file that holds their programs; got the text alone",
+            fix="Load the file with functx.export.load.",
+        )
+    return table
+
+
+@dataclass(frozen=True)
+class SavedRules:
+    """The rules with a number in the table of a saved program, for derivatives of every activity.
+
+    A rule whose program calls its own function, and so itself, has a finite text by its number.
+    """
+
+    number: int
+    table: RuleTable = field(init=False, repr=False, default_factory=_current_rule_table)
+
+    def programs(self, _activity: Activity) -> Programs:
+        """The programs of the rules."""
+        return self.table.programs(self.number)
+
+
+DEFERRED_RULES = (LazyRules, TransformedRules, SavedRules)
+
+Rules: TypeAlias = Programs | LazyRules | TransformedRules | SavedRules
+"""The rules of a call: their programs, or an object that gives them when they are needed."""
 
 
 def rule_programs(rule: Rules, activity: Activity) -> Programs:
     """The programs of a rule, which are traced now if they were deferred."""
-    return rule.programs(activity) if isinstance(rule, (LazyRules, TransformedRules)) else rule
+    return rule.programs(activity) if isinstance(rule, DEFERRED_RULES) else rule
 
 
 def transform_rules(
     rule: Rules, transform: Callable[[Programs], Programs]
 ) -> Programs | TransformedRules:
     """The rule with its programs rewritten, later if they are deferred."""
-    if isinstance(rule, (LazyRules, TransformedRules)):
+    if isinstance(rule, DEFERRED_RULES):
         return TransformedRules(rule, transform, batched_axis())
     return transform(rule)
 

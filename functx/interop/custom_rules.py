@@ -177,6 +177,12 @@ class JaxDerivativeRule(LazyRules):
         )
         self.extra_captures = self.trace_eagerly() if held.function_keys.tracers else []
 
+    @property
+    def unwrapped_key(self) -> Hashable:
+        """The key of the rule and of the rule that its own derivative has, which JAX wraps once more."""
+        *primal, functions, avals = self.key
+        return (*primal, frozenset(functions), avals)
+
     def rule_parts(self, activity: Activity) -> list[RulePart]:
         """The parts of the rule as functions to trace."""
         raise NotImplementedError

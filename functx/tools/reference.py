@@ -43,6 +43,7 @@ NAMESPACES = (
     "debug",
     "effects",
     "aot",
+    "export",
     "tools",
     "testing",
 )

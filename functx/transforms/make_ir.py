@@ -62,8 +62,9 @@ class FunctionalizedFunction:
     """The result of `functionalize`; it is called as the function itself."""
 
     def __init__(self, fun: Function, remove: str):
-        self.fun, self.remove = fun, remove
+        # First, since a function with rules of the user has an attribute `fun` too.
         copy_function_metadata(self, fun, "functionalize")
+        self.fun, self.remove = fun, remove
 
     @api_boundary
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:

@@ -499,3 +499,12 @@ def test_the_condition_of_a_loop_does_not_write():
 
     with pytest.raises(ArgumentWriteError, match="got one that writes to its carry"):
         lax.while_loop(changing, lambda x: x + 1, ramp(3))
+
+
+def test_functionalize_keeps_the_rules_of_a_function():
+    @functx.custom_jvp
+    def sine(v):
+        return np.sin(v)
+
+    sine.defjvp(lambda primals, tangents: (sine(*primals), 100.0 * tangents[0]))
+    assert functx.grad(functx.functionalize(sine))(0.0) == 100.0

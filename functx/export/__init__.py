@@ -1,0 +1,20 @@
+"""Programs that leave the process: exported with a signature, saved to a file, and loaded without user code."""
+
+from functx.export.exported import Exported, deserialize, load
+from functx.export.functions import export
+from functx.export.signature import BackwardSignature, Signature
+from functx.export.structures import (
+    register_namedtuple_serialization,
+    register_pytree_node_serialization,
+)
+
+__all__ = [
+    "BackwardSignature",
+    "Exported",
+    "Signature",
+    "deserialize",
+    "export",
+    "load",
+    "register_namedtuple_serialization",
+    "register_pytree_node_serialization",
+]

@@ -1,0 +1,234 @@
+"""Programs as texts that any process can read: rules by number, and no values of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from functx.core.errors import ExportError, ExportFileError, ParseError, UnregisteredNameError
+from functx.core.masks import inexact_mask
+from functx.core.parsing import parse_program, tokenize_text
+from functx.core.primitive import Primitive
+from functx.core.printing import primitive_text
+from functx.core.program import Equation, Program
+from functx.core.program_editing import replace_program_fields
+from functx.core.source_info import Source
+from functx.custom.custom_function import CustomDerivativeCall
+from functx.custom.operators.arguments import OperatorPrimitive
+from functx.custom.rule_tracing import (
+    DEFERRED_RULES,
+    Activity,
+    Programs,
+    RuleTable,
+    SavedRules,
+    TransformedRules,
+    use_rule_table,
+)
+from functx.interop.custom_rules import JaxDerivativeRule
+from functx.ops.callbacks import HostPrimitive
+
+MAX_RULES = 64
+"""The number of deferred rules of one program from which on they are taken to have no end."""
+
+
+class ProgramTexts(NamedTuple):
+    """A program as text, the texts of the programs of its rules, and the names it needs registered.
+
+    `registered` are the names of the operators and primitives of users.
+    """
+
+    program: str
+    rules: tuple[tuple[str, ...], ...]
+    registered: tuple[str, ...]
+
+
+def program_to_texts(program: Program) -> ProgramTexts:
+    """The texts of `program`, from which `program_of_texts` makes an equal one.
+
+    Rules of derivatives that are traced when they are needed are traced now. Raises ExportError for an
+    equation that holds a Python object, such as a callback, and names it.
+    """
+    rules = _RuleCollector()
+    detached = rules.detach(program)
+    for each in (detached, *rules.all_programs()):
+        for sub in each.walk():
+            for eqn in sub:
+                _check_has_text(program.name, eqn)
+    texts = str(detached), tuple([tuple([str(p) for p in found]) for found in rules.found])
+    again = parse_texts(*texts, rules.table.key)
+    if again != detached or any(
+        rules.table.programs(i) != found for i, found in enumerate(rules.found)
+    ):
+        raise ExportError(
+            f"{program.name}: a program must be read as it is printed to be saved; got another one"
+        )
+    names = {
+        eqn.primitive.name
+        for each in (detached, *rules.all_programs())
+        for sub in each.walk()
+        for eqn in sub
+        if is_user_operation(eqn.primitive)
+    }
+    return ProgramTexts(*texts, tuple(sorted(names)))
+
+
+def is_user_operation(primitive: Primitive) -> bool:
+    """Whether the user defines the operation: a custom operator, or a primitive class of the user."""
+    return isinstance(primitive, OperatorPrimitive) or primitive.is_user_defined
+
+
+def check_registered(texts: ProgramTexts) -> None:
+    """Raises UnregisteredNameError for an operation of a user that is not registered in this process."""
+    missing = [name for name in texts.registered if name not in Primitive.registry]
+    if missing:
+        raise UnregisteredNameError(
+            "load: the operators and primitives of a saved program must be registered; got none called "
+            + ", ".join(map(repr, missing)),
+            fix="Import the module that defines them, then load the file.",
+        )
+
+
+def program_of_texts(texts: ProgramTexts, key: Hashable) -> Program:
+    """The program of its texts; `key` is equal for equal rules. ExportFileError for texts of no program."""
+    try:
+        return parse_texts(texts.program, texts.rules, key)
+    except ParseError as error:
+        raise ExportFileError(
+            "load: the text of a saved program must be a program of this version of functx; got one of "
+            "which " + error.problem.removeprefix("Program.parse: "),
+            *error.details,
+        ) from None
+
+
+def parse_texts(program: str, rules: Sequence[Sequence[str]], key: Hashable) -> Program:
+    """The program of a text, in which rules are numbers of those in the texts `rules`."""
+
+    def read(number: int) -> Programs:
+        if not 0 <= number < len(rules):
+            raise ExportFileError(
+                f"load: a saved program must have the rules that it names; got no rule {number}"
+            )
+        return tuple([_parse(text) for text in rules[number]])
+
+    with use_rule_table(RuleTable(key, read)):
+        return _parse(program)
+
+
+def _parse(text: str) -> Program:
+    for token in tokenize_text(text):
+        # Such a text could name an object of this process.
+        if token.kind == "opaque":
+            raise ExportFileError(
+                f"load: a saved program must hold no Python objects; got {token.text} in line "
+                f"{token.line}"
+            )
+    return parse_program(text)
+
+
+def _check_has_text(owner: str, eqn: Equation) -> None:
+    """Raises ExportError for an equation whose primitive cannot be read in another process."""
+    primitive = eqn.primitive
+    if Primitive.registry.get(primitive.name) is not type(primitive):
+        raise _not_saved(owner, f"{primitive.name}, which has no text", eqn.source)
+    text = primitive_text(primitive)
+    if "<" not in text:
+        return
+    opaque = [token.text for token in tokenize_text(text) if token.kind == "opaque"]
+    if opaque:
+        if isinstance(primitive, HostPrimitive):
+            what = f"{primitive.name}, which calls the Python function {primitive.display_name}"
+        else:
+            what = f"{primitive.name} with the Python object {opaque[0]}"
+        raise _not_saved(owner, what, eqn.source)
+
+
+def _not_saved(owner: str, what: str, source: Source | None) -> ExportError:
+    return ExportError(
+        f"{owner}: a program that is saved must consist of operations that a file can hold; got {what}",
+        fix="Leave it out of the function, or make a functx.custom_op of it, which is found by its name "
+        "when the file is loaded.",
+        source=source,
+    )
+
+
+class _RuleCollector:
+    """Puts numbers in place of the deferred rules of programs, and collects their programs."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Hashable, int] = {}
+        self.first: list[tuple[Any, Activity]] = []
+        """The first rule of each number."""
+        self.others: dict[int, tuple[Any, Activity]] = {}
+        """Another rule with a number, for which the same program is expected."""
+        self.found: list[Programs] = []
+        self.detached: dict[Program, Program] = {}
+        self.table = RuleTable(object(), self.found.__getitem__)
+
+    def all_programs(self) -> Iterator[Program]:
+        """The programs of all rules."""
+        for programs in self.found:
+            yield from programs
+
+    def detach(self, program: Program) -> Program:
+        """`program` without deferred rules, whose programs are collected."""
+        with use_rule_table(self.table):
+            result = self.without_deferred(program)
+            while len(self.found) < len(self.first):
+                if len(self.first) > MAX_RULES:
+                    raise self.endless_error(program)
+                self.found.append(self.programs_of(*self.first[len(self.found)]))
+            for number, other in self.others.items():
+                if self.programs_of(*other) != self.found[number]:
+                    raise self.endless_error(program)
+        return result
+
+    def programs_of(self, rule: Any, activity: Activity) -> Programs:
+        """The programs of a rule, traced now, without deferred rules."""
+        return tuple([self.without_deferred(p) for p in rule.programs(activity)])
+
+    def endless_error(self, program: Program) -> ExportError:
+        return ExportError(
+            f"{program.name}: the rules of derivatives must be finitely many to be saved; got one whose "
+            f"derivatives have ever new rules, {self.first[-1][0]!r}",
+            fix="Make its functions of custom_jvp and custom_vjp once, outside of the rule.",
+        )
+
+    def without_deferred(self, program: Program) -> Program:
+        """`program` with numbers in place of deferred rules, at any depth."""
+        found = self.detached.get(program)
+        if found is None:
+            found = program.map_subprograms(self.without_deferred)
+            equations = [self.equation_without_deferred(eqn) for eqn in found.equations]
+            if any(a is not b for a, b in zip(equations, found.equations, strict=True)):
+                found = replace_program_fields(found, equations=equations)
+            self.detached[program] = found
+        return found
+
+    def equation_without_deferred(self, eqn: Equation) -> Equation:
+        primitive = eqn.primitive
+        if not isinstance(primitive, CustomDerivativeCall):
+            return eqn
+        rule = primitive.rule
+        if not isinstance(rule, DEFERRED_RULES):
+            return eqn
+        number = self.numbers.setdefault(_rule_identity(rule), len(self.first))
+        entry = rule, _full_activity(primitive)
+        if number == len(self.first):
+            self.first.append(entry)
+        elif rule != self.first[number][0]:
+            self.others.setdefault(number, entry)
+        return eqn.replace(primitive=primitive.replace(rule=SavedRules(number)))
+
+
+def _rule_identity(rule: Any) -> Hashable:
+    """A key that is equal for a rule of JAX and for the rules of its derivatives, each wrapped by JAX."""
+    if isinstance(rule, TransformedRules):
+        return _rule_identity(rule.rule), rule.transform, rule.axis
+    return rule.unwrapped_key if isinstance(rule, JaxDerivativeRule) else rule
+
+
+def _full_activity(primitive: CustomDerivativeCall) -> Activity:
+    """The activity of the derivative of all outputs in all arguments."""
+    avals = primitive.explicit_operands(primitive.primal.in_avals)
+    outs = primitive.primal.out_avals
+    return Activity((True,) * sum(inexact_mask(avals)), (True,) * sum(inexact_mask(outs)))

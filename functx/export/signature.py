@@ -1,0 +1,102 @@
+"""The signature of an exported program: which input and which output is which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from functx.export.structures import JSON
+
+
+@dataclass(frozen=True)
+class BackwardSignature:
+    """The outputs of a joint program that the backward part computes, and the loss they belong to.
+
+    Outputs are called `output_0`, `output_1`, ... in their order.
+    """
+
+    gradients_to_parameters: Mapping[str, str]
+    """The outputs that are gradients, with the dotted names of their parameters."""
+    gradients_to_user_inputs: Mapping[str, str]
+    """The outputs that are gradients, with the names of their inputs."""
+    loss_output: str
+    """The output that is the loss; the written buffers and inputs before it are counted."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of an exported program by name, in the order of the program.
+
+    The inputs are parameters, buffers, user inputs, then constants: arrays that the function closes
+    over. Their names are those of the printed program. The outputs, called `output_0`, `output_1`, ...,
+    are the new values of what is written, the user outputs, then the gradients; of a function of
+    `functx.export.export`, user outputs are first.
+    """
+
+    parameters: tuple[str, ...] = ()
+    """The dotted names of the parameters of the module."""
+    buffers: tuple[str, ...] = ()
+    """The dotted names of the buffers of the module."""
+    user_inputs: tuple[str, ...] = ()
+    user_outputs: tuple[str, ...] = ()
+    inputs_to_parameters: Mapping[str, str] = field(default_factory=dict)
+    inputs_to_buffers: Mapping[str, str] = field(default_factory=dict)
+    buffers_to_mutate: Mapping[str, str] = field(default_factory=dict)
+    """The outputs that are new values of buffers, with the dotted names of these."""
+    parameters_to_mutate: Mapping[str, str] = field(default_factory=dict)
+    """The outputs that are new values of parameters, with the dotted names of these."""
+    user_inputs_to_mutate: Mapping[str, str] = field(default_factory=dict)
+    """The outputs that are new values of user inputs, with the names of these."""
+    constants: tuple[str, ...] = ()
+    """The inputs that are arrays which the function closes over; calls do not pass them."""
+    backward_signature: BackwardSignature | None = None
+    """The signature of the backward part of a joint program; None for others."""
+
+    def __str__(self) -> str:
+        """A table with a line for each part that is not empty."""
+        parts: list[tuple[str, object]] = [
+            (f.name, getattr(self, f.name)) for f in fields(self) if f.name != "backward_signature"
+        ]
+        if self.backward_signature is not None:
+            parts += list(vars(self.backward_signature).items())
+        shown = [(name, _part_text(value)) for name, value in parts if value]
+        width = max([len(name) for name, _ in shown], default=0)
+        return "\n".join([f"{name:{width}}  {text}" for name, text in shown])
+
+
+def _part_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join([f"{key}: {name}" for key, name in value.items()])
+    return value if isinstance(value, str) else ", ".join(value)  # type: ignore[arg-type]
+
+
+def output_names(start: int, count: int) -> tuple[str, ...]:
+    """The names of `count` outputs from number `start` on."""
+    return tuple([f"output_{i}" for i in range(start, start + count)])
+
+
+def signature_to_json(signature: Signature) -> JSON:
+    """The JSON of a signature."""
+    return asdict(signature)
+
+
+def signature_from_json(value: JSON) -> Signature:
+    """The signature of its JSON; ValueError for other parts than names."""
+    parts = _names_of(value)
+    backward = parts["backward_signature"]
+    if backward is not None:
+        parts["backward_signature"] = BackwardSignature(**_names_of(backward))
+    return Signature(**parts)
+
+
+def _names_of(value: JSON) -> dict[str, Any]:
+    """The parts of a signature, with tuples for lists; each must be a name, or consist of names."""
+    parts: dict[str, Any] = {}
+    for name, part in value.items():
+        is_table = type(part) is dict and name != "backward_signature"
+        texts = [*part, *part.values()] if is_table else part if type(part) is list else []
+        if not all(type(text) is str for text in texts):
+            raise ValueError(f"{name} must consist of names")
+        parts[name] = tuple(part) if type(part) is list else part
+    return parts

@@ -1,0 +1,428 @@
+"""Exported functions: their calls, transforms and signatures, before and after they are saved."""
+
+from collections import OrderedDict, defaultdict
+from typing import Any, NamedTuple
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+import functx
+import functx.numpy as xp
+from functx import autograd, export
+from functx.core.caches import scoped
+from functx.core.errors import (
+    ArgumentError,
+    CapturedWriteError,
+    ExportError,
+    ImmutableArrayError,
+    TreeError,
+    UnregisteredNameError,
+    ValueRangeError,
+)
+from functx.testing.rule_cases import primitive_under_test
+from tests.ops.registry import SAMPLES
+
+x = np.array([0.5, -1.0, 2.0], "float32")
+offset = np.arange(3, dtype="float32")
+
+CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "custom_vmap", "jax_call"}
+ON_DEVICES = {"sharding_constraint", "shard_map"}
+
+
+def saved(fun, *args, platforms=(), **kwargs):
+    """The exported function after it was saved and loaded; without StableHLO it compiles its program."""
+    return export.deserialize(export.export(fun, platforms=platforms)(*args, **kwargs).serialize())
+
+
+@functx.custom_jvp
+def sine(v):
+    return xp.sin(v)
+
+
+@sine.defjvp
+def _sine_jvp(primals, tangents):
+    return sine(*primals), 2.0 * xp.cos(primals[0]) * tangents[0]
+
+
+@functx.custom_vjp
+def cube(v):
+    return v**3
+
+
+cube.defvjp(lambda v: (cube(v), v), lambda v, ct: (10.0 * v * sine(v) * ct,))
+
+
+def model(v, params, scale=1.0):
+    policy = functx.checkpoint_policies.nothing_saveable
+    h = functx.checkpoint(xp.tanh, policy=policy)(v * params["w"]) + jax.nn.relu(v) + offset
+    last, _ = functx.lax.scan(lambda c, row: (c * row, c), 1.0, cube(sine(h)))
+    return {"h": h * scale, "loss": (last, None)}
+
+
+@pytest.fixture(scope="module")
+def exported():
+    return export.export(model)(x, {"w": 2.0}, scale=3.0)
+
+
+@pytest.fixture(scope="module")
+def loaded(exported):
+    return export.deserialize(exported.serialize())
+
+
+def loss_of(fun):
+    return lambda v: fun(v, {"w": 2.0}, scale=3.0)["loss"][0]
+
+
+def test_a_loaded_function_gives_the_results_of_the_function(exported, loaded):
+    expected = model(x, {"w": 2.0}, scale=3.0)
+    for each in (exported, loaded, loaded.call, loaded.program):
+        found = each(x, {"w": 2.0}, scale=3.0)
+        assert found["loss"][1] is None
+        np.testing.assert_allclose(found["h"], expected["h"], rtol=1e-6)
+        np.testing.assert_allclose(found["loss"][0], expected["loss"][0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        functx.grad,
+        functx.hessian,
+        lambda f: functx.jit(functx.vmap(functx.grad(f), in_axes=None, axis_size=2)),
+        lambda f: functx.jacfwd(functx.grad(lambda v: functx.jvp(f, (v,), (v,))[1])),
+        lambda f: jax.jit(jax.vmap(jax.grad(f), in_axes=None, axis_size=2)),
+    ],
+    ids=["grad", "hessian", "jit of vmap of grad", "three derivatives", "in JAX"],
+)
+def test_a_loaded_function_has_every_derivative_of_the_rules_of_the_function(loaded, transform):
+    found, expected = [transform(loss_of(f))(x) for f in (loaded, model)]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_a_loaded_function_takes_variables(loaded):
+    v = autograd.Variable(x, requires_grad=True)
+    loss_of(loaded)(v).backward()
+    np.testing.assert_allclose(v.grad, functx.grad(loss_of(model))(x), rtol=2e-5)
+
+
+def test_a_call_of_a_loaded_function_is_one_equation_of_a_trace(loaded):
+    program = functx.make_ir(loss_of(loaded))(x)
+    assert [repr(eqn.primitive) for eqn in program] == ["call[program=model]"]
+
+
+def test_the_signature_names_inputs_outputs_and_constants(exported, loaded):
+    assert loaded.signature == exported.signature
+    assert exported.signature == export.Signature(
+        user_inputs=("v", "params_w", "scale"),
+        user_outputs=("output_0", "output_1"),
+        constants=("c0",),
+    )
+    assert str(loaded.signature).splitlines()[0] == "user_inputs   v, params_w, scale"
+    assert loaded.fun_name == "model" and repr(loaded.in_avals) == "(f32[3], ~f32[], ~f32[])"
+    assert loaded.in_tree == exported.in_tree and loaded.out_tree == exported.out_tree
+
+
+def test_a_loaded_function_prints_the_program_that_was_saved(exported, loaded):
+    assert "test_export.py" in str(loaded)
+    assert str(loaded).splitlines()[0] == str(exported).splitlines()[0]
+    assert "stablehlo.tanh" in loaded.mlir_module("cpu")
+
+
+def test_saving_again_gives_the_same_bytes(exported, loaded):
+    again = export.export(model)(x, {"w": 2.0}, scale=3.0)
+    assert loaded.serialize() == again.serialize() == exported.serialize()
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["32 bits", "64 bits"])
+def test_a_function_of_64_bit_types_keeps_them_whatever_the_switch_says(enabled):
+    def f(v, n):
+        return v / 3.0, xp.arange(2) + n, v.astype("complex128")
+
+    def wide_inside(v):
+        return (v.astype("float64") / 3.0).astype("float32")
+
+    with jax.enable_x64(True):
+        loaded = saved(f, np.ones(2), 1, platforms=None)
+        inside = saved(wide_inside, x)
+        expected = wide_inside(x)
+    with jax.enable_x64(enabled):
+        third, numbers, complexes = loaded(np.ones(2), 2**40)
+        np.testing.assert_array_equal(inside(x), expected)
+        with pytest.raises(ArgumentError, match="`v` must be f64"):
+            loaded(np.ones(2, "float32"), 1)
+    third, numbers, complexes = map(np.asarray, (third, numbers, complexes))
+    assert third.dtype == "float64" and third[0] == 1.0 / 3.0
+    assert numbers.dtype == "int64" and numbers[1] == 2**40 + 1
+    assert complexes.dtype == "complex128"
+
+
+def test_a_number_has_the_type_that_was_exported_in_64_bit_mode_too(loaded):
+    with jax.enable_x64(True):
+        assert loaded(x, {"w": 2.0}, scale=3.0)["h"].dtype == "float32"
+
+
+CONSTANTS = [
+    *[np.arange(4).astype(name) for name in ("bool", "int8", "uint32", "float16", "complex64")],
+    *[np.arange(4).astype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.int4)],
+    *[np.arange(4).astype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)],
+    *[np.zeros((2, 0, 1), ml_dtypes.bfloat16), np.array(2.5, "float32")],
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.array([np.nan, -0.0, np.inf], "float32"),
+]
+
+
+def test_constants_of_every_dtype_keep_their_bits():
+    def f(v):
+        return [v * 1, *[xp.asarray(c) for c in CONSTANTS]]
+
+    exported = export.export(f)(1.0)
+    again = export.deserialize(exported.serialize())
+    assert len(again.signature.constants) == len(CONSTANTS)
+    for found, expected in zip(again(1.0), functx.jit(f)(1.0), strict=True):
+        assert found.dtype == expected.dtype and found.weak_type == expected.weak_type
+        assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
+
+
+def test_later_writes_to_a_captured_array_do_not_change_the_export():
+    table = np.ones(2, "float32")
+    exported = export.export(lambda v: v * table)(np.float32(2))
+    table[:] = 7.0
+    np.testing.assert_array_equal(exported(2.0), [2.0, 2.0])
+
+
+def test_a_loaded_function_writes_to_its_arguments():
+    def f(v, total):
+        v[0] *= 2.0
+        total += v[:2]
+        return v.sum()
+
+    again = saved(f, x, x[:2])
+    assert dict(again.signature.user_inputs_to_mutate) == {"output_1": "v", "output_2": "total"}
+    v, total = x.copy(), np.zeros(2, "float32")
+    expected = [f(v, total), v, total]
+    v, total = x.copy(), np.zeros(2, "float32")
+    found = [again(v, total), v, total]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    def outer(call):
+        return lambda v, total: call(v, total) * total.sum() + v[0] ** 2
+
+    for each in (f, again):
+        found = functx.grad(outer(each), (0, 1))(x.copy(), x[:2].copy())
+        expected = found if each is f else expected
+        np.testing.assert_allclose(found[0], expected[0])
+        np.testing.assert_allclose(found[1], expected[1])
+    with pytest.raises(ExportError, match="must not share memory"):
+        again(v, v[:2])
+    v.flags.writeable = False
+    with pytest.raises(ImmutableArrayError):
+        again(v, total)
+
+
+def test_writes_that_depend_on_the_memory_layout_need_the_one_that_was_traced():
+    def f(v):
+        flat = v.reshape(-1)
+        flat[0] = 5.0
+
+    again, rows = saved(f, np.ones((2, 2))), np.ones((2, 2))
+    assert again(rows) is None and rows[0, 0] == 5.0
+    with pytest.raises(ExportError, match="`v` in another order"):
+        again(np.asfortranarray([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_pytrees_of_data_and_typed_keys_come_back():
+    def f(pair, **options):
+        rows = {(1, "a"): pair[1], (2, "b"): [()]}
+        table = defaultdict(list, z=options["scale"][1])
+        key = functx.random.split(options["key"])[0]
+        return OrderedDict(b=pair[0], a=None), table, rows, key
+
+    arguments = ((1.0, x),), {"scale": {0: 2.0, 1: 3.0}, "key": jax.random.key(3)}
+    exported = export.export(f, platforms=())(*arguments[0], **arguments[1])
+    again = export.deserialize(exported.serialize())
+    found, expected = [each(*arguments[0], **arguments[1]) for each in (again, f)]
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    assert jax.random.key_data(found[3]).tolist() == jax.random.key_data(expected[3]).tolist()
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Other(NamedTuple):
+    x: Any
+
+
+@jax.tree_util.register_pytree_node_class
+class Scaled:
+    def __init__(self, value, unit):
+        self.value, self.unit = value, unit
+
+    def tree_flatten(self):
+        return (self.value,), self.unit
+
+    @classmethod
+    def tree_unflatten(cls, unit, children):
+        return cls(*children, unit)
+
+
+def test_classes_of_pytrees_are_saved_by_their_registered_names():
+    def f(point, scaled):
+        return Scaled(point.x + scaled.value, scaled.unit), Point(point.y, point.x)
+
+    exported = export.export(f, platforms=())(Point(x, x), Scaled(x, "cm"))
+    with pytest.raises(ExportError, match=r"got tests.*\.Point\n(.|\n)*register_namedtuple"):
+        exported.serialize()
+    with scoped():
+        export.register_namedtuple_serialization(Point, serialized_name="point")
+        with pytest.raises(ExportError, match=r"Scaled\n(.|\n)*register_pytree_node_serial"):
+            exported.serialize()
+        export.register_pytree_node_serialization(
+            Scaled,
+            serialized_name="scaled",
+            serialize_auxdata=str.encode,
+            deserialize_auxdata=bytes.decode,
+        )
+        with pytest.raises(ExportError, match="once; got Point"):
+            export.register_namedtuple_serialization(Point, serialized_name="another")
+        with pytest.raises(ExportError, match="one class; got 'point'"):
+            export.register_namedtuple_serialization(Other, serialized_name="point")
+        data = export.export(f, platforms=())(Point(x, x), Scaled(x, "cm")).serialize()
+        found, swapped = export.deserialize(data)(Point(x, 2 * x), Scaled(x, "cm"))
+        assert found.unit == "cm" and type(swapped) is Point
+        np.testing.assert_array_equal(found.value, 2 * x)
+        with pytest.raises(TreeError):
+            export.deserialize(data)(Point(x, x), Scaled(x, "mm"))
+    with pytest.raises(UnregisteredNameError, match="'point'"):
+        export.deserialize(data)
+    with scoped():
+        export.register_namedtuple_serialization(Other, serialized_name="point")
+        with pytest.raises(UnregisteredNameError, match="with the fields x,y; got Other with x"):
+            export.deserialize(data)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            ((x[:2], {"w": 1.0}), {"scale": 1.0}),
+            ArgumentError,
+            r"`v` must be f32\[3\]; got ndarray",
+        ),
+        (((x, {"w": x}), {"scale": 1.0}), ArgumentError, r"`params\['w'\]` must be ~f32\[\]"),
+        (((x, {"w": 1j}), {"scale": 1.0}), ArgumentError, "got complex"),
+        (((x, {"w": "a"}), {"scale": 1.0}), ArgumentError, r"`params\['w'\]`.*got str"),
+        (((x, {"u": 1.0}), {"scale": 1.0}), TreeError, "keys 'u' for dict with the keys 'w'"),
+        (((x, {"w": 1.0}, 1.0), {}), TreeError, "tuple of 3 for tuple of 2"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(loaded, arguments, error, message):
+    args, kwargs = arguments
+    with pytest.raises(error, match=message):
+        loaded(*args, **kwargs)
+
+
+def test_what_cannot_be_exported_is_named():
+    def writes_outside(v):
+        offset[0] = v[0]
+
+    with pytest.raises(CapturedWriteError, match="`offset`"):
+        export.export(writes_outside)(x)
+    with pytest.raises(ValueRangeError, match="'gpu'"):
+        export.export(xp.sin, platforms=("gpu",))
+    with pytest.raises(ValueRangeError, match="each once"):
+        export.export(xp.sin, platforms=("cpu", "cpu"))
+    with pytest.raises(ArgumentError, match="sequence of names; got 'cpu'"):
+        export.export(xp.sin, platforms="cpu")
+    with pytest.raises(ArgumentError):
+        export.export(3)
+    variable = autograd.Variable(x, requires_grad=True)
+    with pytest.raises(ExportError, match="a Variable that does"):
+        export.export(lambda v: v * variable)(x)
+    np.testing.assert_array_equal(export.export(lambda v: v * variable.detach())(x)(x), x * x)
+    with pytest.raises(ExportError, match=r"traced value f32\[3\]"):
+        functx.make_ir(lambda w: export.export(lambda v: v * w)(x)(x))(x)
+
+
+@functx.custom_vmap
+def mapped_by_rule(v):
+    return v * 1.0
+
+
+@mapped_by_rule.def_vmap
+def _mapped_by_rule_vmap(size, batched, v):
+    return v, batched[0]
+
+
+@pytest.mark.parametrize(
+    ("fun", "message"),
+    [
+        (lambda v: functx.pure_callback(np.sin, v, v), "pure_callback, which calls.*sin"),
+        (lambda v: functx.debug.print("{}", v), "debug_callback"),
+        (functx.checkpoint(xp.sin, policy=lambda *_, **__: True), "checkpoint with.*lambda"),
+        (mapped_by_rule, "custom_vmap"),
+    ],
+)
+def test_operations_that_call_python_cannot_be_saved(fun, message):
+    exported = export.export(fun, platforms=())(x)
+    with pytest.raises(ExportError, match=message):
+        exported.serialize()
+
+
+def test_the_lines_of_operations_that_cannot_be_saved_are_shown():
+    exported = export.export(lambda v: functx.pure_callback(np.sin, v, v))(x)
+    with pytest.raises(ExportError, match=r"test_export\.py:\d+ in .*<lambda>: exported"):
+        exported.serialize()
+
+
+@pytest.mark.parametrize("cls", [*dict.fromkeys(cls for cls, _ in SAMPLES)], ids=lambda c: c.name)
+def test_every_operation_is_saved_or_named(cls):
+    sample = cls.samples[0]
+
+    def f(*args):
+        outs = primitive_under_test(cls, sample)(*args)
+        return outs if cls.multiple_results else [outs]
+
+    exported = export.export(f, platforms=())(*sample.avals)
+    if cls.name in CALLBACKS | ON_DEVICES:
+        with pytest.raises(ExportError, match=cls.name):
+            exported.serialize()
+        return
+    again = export.deserialize(exported.serialize())
+    with jax.enable_x64(True):
+        assert again.program == exported.program
+    assert again.in_avals == exported.in_avals and again.out_avals == exported.out_avals
+
+
+def test_other_platforms_need_no_device():
+    exported = export.export(lambda v: xp.linalg.eigh(v), platforms=("cuda", "tpu"))(np.eye(2))
+    again = export.deserialize(exported.serialize())
+    assert again.platforms == ("cuda", "tpu")
+    assert "Eigh" in again.mlir_module("tpu") and "Eigh" not in again.mlir_module("cuda")
+    with pytest.raises(ValueRangeError, match="got 'cpu'"):
+        again.mlir_module("cpu")
+    np.testing.assert_allclose(again(2 * np.eye(2))[0], [2.0, 2.0])
+
+
+def test_a_custom_operator_is_found_by_its_name():
+    with scoped():
+        calls = []
+
+        @functx.custom_op("exporting::double", mutates_args=(), kernel="numpy")
+        def double(v: functx.Array) -> functx.Array:
+            calls.append(1)
+            return np.asarray(v) * 2
+
+        @double.def_abstract
+        def _(v):
+            return jax.ShapeDtypeStruct(v.shape, v.dtype)
+
+        data = export.export(lambda v: double(v) + 1.0)(x).serialize()
+        again = export.deserialize(data)
+        np.testing.assert_array_equal(again(x), 2 * x + 1)
+        assert calls
+    with pytest.raises(UnregisteredNameError, match="'exporting::double'"):
+        export.deserialize(data)
