@@ -183,12 +183,16 @@ def _registered_node_to_json(kind: type, data: object, owner: str) -> dict[str, 
         return {"node": "library", "module": kind.__module__, "name": kind.__qualname__}
     registered = _by_class.get(kind)
     if registered is None:
-        register = "namedtuple" if _is_namedtuple(kind) else "pytree_node"
+        register = (
+            register_namedtuple_serialization
+            if _is_namedtuple(kind)
+            else register_pytree_node_serialization
+        )
         raise ExportError(
             f"{owner}: pytrees that are saved must consist of tuples, lists, dictionaries, None and "
             f"registered classes; got {kind.__module__}.{kind.__qualname__}",
-            fix=f"Register it with functx.export.register_{register}_serialization, here and where the "
-            "file is loaded.",
+            fix=f"Register it with functx.export.{register.__name__}, here and where the file is "
+            "loaded.",
         )
     saved = registered.serialize_auxdata(data)
     if not isinstance(saved, bytes):
