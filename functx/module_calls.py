@@ -46,9 +46,10 @@ def functional_call(
     `tie_weights`, a value that the module has under several names is replaced under all of them.
     With `strict`, the names must be those of the module. `args` that are no tuple are the only argument.
 
-    A buffer that the module replaces during the call is replaced in the dictionary that has it. The
-    module itself stays as it is: the values hold in the context of the call (`contextvars`), so that
-    calls in several threads do not see each other's.
+    A buffer that the module replaces during the call is replaced in the dictionary that has it; pairs,
+    and mappings that cannot change, keep theirs. The module itself stays as it is: the values hold in
+    the context of the call (`contextvars`), so that calls in several threads do not see each other's. A
+    thread that the module itself starts sees them if it runs in a copy of that context.
 
     `module` is an `nn.Module`; an object whose method `__functx_state__()` returns its arrays by name, and
     a function that makes the module from others; or a pytree that can be called, as a module of Equinox.

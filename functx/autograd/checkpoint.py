@@ -29,6 +29,7 @@ from functx.autograd.views import VersionCounter
 from functx.core import tree
 from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
 from functx.core.program import Program, Var
+from functx.core.replaced_state import replaced_state, state_of_call
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Function, PyTree
 from functx.custom.checkpoint import Checkpoint
@@ -138,7 +139,7 @@ class CheckpointedCall(SavedTensorHooks):
         return "checkpoint"
 
     def __init__(self, function: Function, args: PyTree, kwargs: PyTree, state: Any):
-        self.function, self.state = function, state
+        self.function, self.state, self.replaced = function, state, replaced_state()
         self.arguments = Arguments((args, kwargs))
         self.avals: list[ShapedArray] = []
         self.captures = CapturedVariables()
@@ -167,7 +168,13 @@ class CheckpointedCall(SavedTensorHooks):
         """The saved values, by another call of the function."""
         args, kwargs = self.arguments.load(make_variable)
         recomputation = Recomputation(self.avals)
-        with random_state_of(self.state), grad_mode(True), self.captures.repeated(), recomputation:
+        with (
+            state_of_call(self.replaced),
+            random_state_of(self.state),
+            grad_mode(True),
+            self.captures.repeated(),
+            recomputation,
+        ):
             try:
                 self.function(*args, **kwargs)
             except StopRecomputation:
@@ -385,7 +392,7 @@ def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
 class ReentrantNode(Node):
     """The node of a re-entrant checkpoint: its pullback recomputes the call inside the walk."""
 
-    __slots__ = ("arguments", "captures", "function", "state")
+    __slots__ = ("arguments", "captures", "function", "replaced", "state")
 
     def __init__(
         self,
@@ -397,6 +404,7 @@ class ReentrantNode(Node):
     ):
         super().__init__("checkpoint", arguments.edges, outs)
         self.function, self.captures, self.state = function, captures, state
+        self.replaced = replaced_state()
         self.arguments: Arguments | None = arguments
 
     def result(self, i: int, x: Variable) -> Variable:
@@ -420,7 +428,12 @@ class ReentrantNode(Node):
         args, _ = self.arguments.load(lambda x, edge: leaf_of(x, edge, leaves))
         if not walk.retain_graph:
             self.arguments = None
-        with random_state_of(self.state), grad_mode(True), self.captures.repeated():
+        with (
+            state_of_call(self.replaced),
+            random_state_of(self.state),
+            grad_mode(True),
+            self.captures.repeated(),
+        ):
             results = [x for x in tree.leaves(self.function(*args)) if isinstance(x, Variable)]
         pairs = [
             (x, walk.variable_of(gradient))

@@ -896,6 +896,14 @@ class OutputTupleError(FunctxError, RuntimeError):
     """
 
 
+class ReplacedStateError(FunctxError, RuntimeError):
+    """A program for later calls was asked for inside a functional call, whose values end with it.
+
+    Smallest failing code: `jitted.lower(x)` in the `forward` of a module that `functx.functional_call` calls.
+    Cure: lower a function that takes the state, and calls `functx.functional_call` itself.
+    """
+
+
 class StackingError(FunctxError, RuntimeError):
     """Modules whose states are stacked differ in class, mode, names, shapes or flags, or there are none.
 

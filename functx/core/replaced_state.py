@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,9 +22,10 @@ class ReplacedState:
         self.written: set[tuple[int, str]] = set()
 
     def write(self, serial: int, name: str, value: Any) -> None:
-        """Puts another value in the place of one that was given."""
-        self.values[serial][name] = value
-        self.written.add((serial, name))
+        """Puts another value in the place of one that was given; nothing if it is the same array."""
+        if self.values[serial][name] is not value:
+            self.values[serial][name] = value
+            self.written.add((serial, name))
 
     def __enter__(self) -> ReplacedState:
         self.token = _replaced_state.set(self)
@@ -35,6 +38,16 @@ class ReplacedState:
 _replaced_state: ContextVar[ReplacedState | None] = ContextVar("replaced_state", default=None)
 replaced_state = _replaced_state.get
 """`replaced_state()`: the innermost state that is replaced in this context; None if there is none."""
+
+
+@contextmanager
+def state_of_call(state: ReplacedState | None) -> Iterator[None]:
+    """A context with the replaced state of an earlier call, for what is computed again or later."""
+    token = _replaced_state.set(state)
+    try:
+        yield
+    finally:
+        _replaced_state.reset(token)
 
 
 def state_with(serial: int, name: str) -> ReplacedState | None:

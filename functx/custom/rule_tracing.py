@@ -22,6 +22,7 @@ from functx.core.errors import RuleError, type_name
 from functx.core.functionalization import Functionalize, build_functionalized
 from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
 from functx.core.program import Program, Var
+from functx.core.replaced_state import replaced_state, state_of_call
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder, run_and_finish
@@ -139,7 +140,7 @@ class LazyRules:
         self.custom_function, self.call, self.captures = custom, call, captures
         # Tracers that the rules capture belong to this builder and those around it.
         self.definition_builder = current_builder.get()
-        self.axes = bound_axes()
+        self.axes, self.state = bound_axes(), replaced_state()
         self.traced_programs: dict[Hashable, Programs] = {}
         self.key = (
             custom,
@@ -156,7 +157,11 @@ class LazyRules:
         specialized = activity if self.custom_function.symbolic_zeros else None
         key = contextual_key(specialized)
         if key not in self.traced_programs:
-            with reopened_builders(self.definition_builder), bind_named_axes(self.axes):
+            with (
+                reopened_builders(self.definition_builder),
+                bind_named_axes(self.axes),
+                state_of_call(self.state),
+            ):
                 trace = RuleTrace(self.custom_function, self.definition_builder, is_deferred=True)
                 traced = self.custom_function.trace_rules(self.call, trace, (), specialized)
             self.traced_programs[key] = self.custom_function.assemble_rules(traced, self.captures)

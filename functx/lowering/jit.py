@@ -22,9 +22,10 @@ from functx.core.config import (
     parse_memory_mode,
     trace_options,
 )
-from functx.core.errors import ArgumentError, type_name
+from functx.core.errors import ArgumentError, ReplacedStateError, type_name
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
+from functx.core.replaced_state import replaced_state
 from functx.core.rewriting import Record, apply
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracer import (
@@ -55,6 +56,7 @@ from functx.lowering.captured_arrays import CapturedArrays, Retrace, freeze_capt
 from functx.lowering.execution import current_target
 from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
+from functx.lowering.state_arguments import StateArguments
 from functx.passes.pipeline import Stage, run_passes
 from functx.transforms.aliasing import (
     ROW_MAJOR,
@@ -73,6 +75,7 @@ from functx.transforms.argument_names import (
     function_name,
 )
 from functx.transforms.call_primitive import Call
+from functx.transforms.dce import drop_unused_inputs
 from functx.transforms.make_ir import eval_shape
 from functx.transforms.tracing_api import TracedFunction, abstractify, avals_of, trace_function
 
@@ -151,14 +154,19 @@ def jit(
     compiled = JittedFunction(fun, StaticArguments(fun, nums, names), options, own_options)
     dispatch, captured = compiled.dispatch, compiled.captured
     get_builder, get_options = current_builder.get, trace_options.get
-    static = bool(nums or names)
+    static, get_state = bool(nums or names), replaced_state
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         # `api_boundary` inlined, to save a call.
         try:
             flat = None
-            if get_builder() is not None or (
-                variables.exist and (flat := compiled.flatten_variables(args, kwargs)) is not None
+            if (
+                get_builder() is not None
+                or get_state() is not None
+                or (
+                    variables.exist
+                    and (flat := compiled.flatten_variables(args, kwargs)) is not None
+                )
             ):
                 return compiled.bind(args, kwargs, inline, flat)
             if static:
@@ -367,12 +375,28 @@ class JittedFunction:
         """
         args, kwargs = self.static.as_hashable(args, kwargs)
         fun, dynamic, keywords = self.static.bind(args, kwargs)
-        if flat is None or not self.static.is_empty:
+        state = StateArguments.current()
+        if state is not None:
+            fun, keywords = state.add_to(fun, keywords)
+        if flat is None or state is not None or not self.static.is_empty:
             flat = tree.flatten((dynamic, keywords))
         leaves, in_tree = tree.keys_to_key_data(*flat)
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         key = self.key(args, kwargs, in_tree, avals)
-        found: tuple[TracedFunction, Call] | None = self.traced.get(key)
+        out = self.call_program(fun, leaves, in_tree, avals, key, inline)
+        return out if state is None else state.take(out)
+
+    def call_program(
+        self,
+        fun: Function,
+        leaves: list[Any],
+        in_tree: TreeDef,
+        avals: Avals,
+        key: tuple[Any, ...],
+        inline: bool,
+    ) -> PyTree:
+        """The result of the program of a call, which `key` finds, on flat arguments."""
+        found: tuple[TracedFunction, Call, list[int]] | None = self.traced.get(key)
         if found is None and self.steps is not None and is_outermost():
             out = self.steps(fun, leaves, in_tree, avals, key, may_be_node=True)
             if out is not NotImplemented:
@@ -381,25 +405,31 @@ class JittedFunction:
             try:
                 with self.tracing():
                     traced = trace_function(fun, in_tree, avals, "jit")
-                found = traced, Call(traced.program)
+                program, used = traced.program, [*range(len(traced.program.inputs))]
+                if replaced_state() is not None:
+                    # The function reads few of the values that it got.
+                    program, used = drop_unused_inputs(program)
+                found = traced, Call(program), used
             except StepNeeded as needed:
                 if current_builder.innermost() is not None:
                     # The jitted function around it is the step.
                     raise
-                self.enable_steps(needed.error, (args, kwargs))
+                self.enable_steps(needed.error, leaves)
             if found is None:
                 return self.steps(fun, leaves, in_tree, avals, key)
             # Captured values of a trace do not outlive it.
             if not any([type(x) is Tracer or is_jax_tracer(x) for x in traced.captured]):
                 self.traced.put(key, found)
-        traced, call = found
+        traced, call, used = found
         operands = [*leaves, *traced.captured]
         if (traced.written and have_aliased_pair(operands, traced.written)) or (
             traced.layout_dependent and any(argument_strides(leaves))
         ):
             # Inlined, a write to one view is seen by the other.
-            return fun(*dynamic, **keywords)
-        outs = apply(None, traced.program, operands) if inline else call(*operands)
+            args, kwargs = in_tree.unflatten(leaves)
+            return fun(*args, **kwargs)
+        read = [operands[i] for i in used]
+        outs = apply(None, call.program, read) if inline else call(*read)
         return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))
 
     def key(self, args: PyTree, kwargs: PyTree, in_tree: TreeDef, avals: Avals) -> tuple[Any, ...]:
@@ -418,6 +448,12 @@ class JittedFunction:
         args, kwargs = self.static.as_hashable(args, kwargs)
         while True:
             try:
+                if replaced_state() is not None:
+                    raise ReplacedStateError(
+                        f"jit({function_name(self.fun)}).lower: it must be called outside of a functional "
+                        "call, whose values end with it; got a call inside one",
+                        fix="Lower a function that takes the state, and calls functx.functional_call.",
+                    )
                 with garbage_collection.paused():
                     hidden: tuple[PyTree, ...] = self.captured.arguments
                     if self.writes or trace_options.get().modes:

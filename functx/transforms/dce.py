@@ -187,6 +187,13 @@ def used_variables(equations: Iterable[Equation], outputs: Iterable[Atom]) -> se
     return read
 
 
+def drop_unused_inputs(program: Program) -> tuple[Program, list[int]]:
+    """The program without the inputs that nothing uses, and the indices of those that are left."""
+    read = used_variables(program.equations, program.outputs)
+    used = [i for i, v in enumerate(program.inputs) if v in read]
+    return with_io(program, [program.inputs[i] for i in used], program.outputs), used
+
+
 class UniqueEquations:
     """Equations of a program, in order, of which equal ones are merged as they are added."""
 
