@@ -47,6 +47,7 @@ if _TYPE_CHECKING:
     from functx.module_calls import create_functional_call, functional_call, stack_module_state
 
 __all__ = [
+    "ArrayWrapper",
     "Primitive",
     "Program",
     "ShapedArray",

@@ -4,6 +4,7 @@ from functx.core.caches import garbage_collection as _garbage_collection
 
 with _garbage_collection.paused_for_import():
     from functx import lax, lowering, numpy, ops  # noqa: F401 - set hooks and register primitives
+    from functx.core.wrappers import ArrayWrapper
     from functx.custom import checkpoint_policies
     from functx.custom.checkpoint import checkpoint, remat
     from functx.custom.custom_jvp import custom_jvp
@@ -24,6 +25,7 @@ with _garbage_collection.paused_for_import():
     from functx.transforms.vmap import vmap
 
 __all__ = [
+    "ArrayWrapper",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",

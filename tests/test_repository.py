@@ -106,6 +106,8 @@ CORE_MAY_IMPORT = {
     "typing.py": {"jax"},
     "tracer.py": {"jax.core"},
     "tracing.py": {"jax.core"},
+    "wrapper_axes.py": {"jax.tree_util"},
+    "wrappers.py": {"jax.tree_util"},
 }
 
 

@@ -212,11 +212,59 @@ class TangentError(FunctxError, TypeError, ValueError):
     """
 
 
+class WrapperProtocolError(FunctxError, TypeError):
+    """A class of arrays made of arrays does not keep to its protocol.
+
+    Smallest failing code: `class Scaled(functx.ArrayWrapper): pass`, which lacks the three methods.
+    Cure: define the methods as the docstring of `functx.ArrayWrapper` says; the message names the one.
+    """
+
+
+class WrapperDispatchError(FunctxError, TypeError, NotImplementedError):
+    """No handler of a wrapper type computes an operation.
+
+    Smallest failing code: `functx.numpy.sin(x)`, where `x.__functx_dispatch__` returns NotImplemented.
+    Cure: handle the operation that the message names, or convert the operand to an array before.
+    """
+
+
+class WrapperShapeError(FunctxError, ValueError):
+    """An axis or the shape of an array made of arrays does not follow from its inner arrays.
+
+    Smallest failing code: `functx.vmap(f)(x)`, where an inner array lacks the first axis of `x`.
+    Cure: keep the dimensions of inner arrays, with length 1 where all elements share a value.
+    """
+
+
+class WrapperWriteError(FunctxError, RuntimeError):
+    """An array made of arrays is written to where the write would not reach all that shares its memory.
+
+    Smallest failing code: `functx.jit(lambda i: w.__setitem__(i, 0.0))(0)`, where `w` is from outside.
+    Cure: pass it as an argument, write to whole rows, or compute a new array.
+    """
+
+
+class WrapperTangentError(TreeError):
+    """A tangent or cotangent is of another type than the value, which is an array made of arrays.
+
+    Smallest failing code: `functx.vjp(lambda w: w, w)[1](functx.numpy.ones(w.shape))`.
+    Cure: pass an instance of the class that the message names, made of tangents of the inner arrays.
+    """
+
+
 class ConcretizationError(FunctxError, TypeError, RuntimeError):
     """Python code needs the value of a traced array that has none yet.
 
     Smallest failing code: `functx.jit(lambda x: x if x > 0 else -x)(1.0)`.
     Cure: `functx.numpy.where`, `functx.lax.cond`, or `static_argnums` for the argument.
+    """
+
+
+class WrapperConversionError(ConcretizationError):
+    """An array made of arrays is converted to a Python value or to an array of NumPy.
+
+    Smallest failing code: `if w > 0: ...`, or `numpy.asarray(w)`.
+    Cure: convert an inner array, or the array that the wrapper stands for.
     """
 
 

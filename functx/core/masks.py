@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from functx.core import tree
 from functx.core.primitive import is_linear_input
 from functx.core.tracer import current_builder
 from functx.core.types import ShapedArray, float0, is_inexact
-from functx.core.typing import Cotangent, Mask, NumPyArray, PyTree, Tangent, Value
+from functx.core.typing import Cotangent, Mask, Value
 
 Result = TypeVar("Result")
 
@@ -123,25 +121,6 @@ def tangent_avals(structure: tree.TreeDef, avals: Sequence[ShapedArray]) -> Sequ
     if not any(mask):
         return avals
     return [a.update(shape=a.shape[: a.ndim - on]) for a, on in zip(avals, mask, strict=True)]
-
-
-def unflatten_tangents(
-    structure: tree.TreeDef,
-    avals: Sequence[ShapedArray],
-    tangents: Sequence[Tangent | NumPyArray],
-) -> PyTree:
-    """The pytree of tangents or cotangents of values of types `avals`, with None for integers.
-
-    In pytree classes of users, which may take nothing but arrays, zeros of dtype `float0` replace
-    None.
-    """
-    if any([t is None for t in tangents]):
-        mask, own = tree.leaves_in_user_nodes(structure), tangent_avals(structure, avals)
-        tangents = [
-            np.zeros(a.shape, float0) if t is None and on else t
-            for t, a, on in zip(tangents, own, mask, strict=True)
-        ]
-    return tree.unflatten(structure, tangents)
 
 
 def inexact_mask(avals: Iterable[Value | ShapedArray]) -> list[bool]:

@@ -23,6 +23,8 @@ from functx.core.program import Equation, Program, Var, programs_in_parameter
 from functx.core.source_info import derived_source
 from functx.core.tracer import Tracer, current_builder, recording_operand
 from functx.core.typing import ArrayLike
+from functx.core.wrapper_dispatch import wrapper_recorder
+from functx.core.wrappers import wrapper_types
 
 if TYPE_CHECKING:
     from functx.core.program import Atom
@@ -243,6 +245,8 @@ def apply(
             program = cached_rewrite(rewrite, backend.outline_repeats(program))
         return variable.record_program(program, args)  # type: ignore[no-any-return]
     with garbage_collection.paused():
+        if wrapper_types and any([type(x) in wrapper_types for x in args]):
+            return wrapper_recorder.record_program(cached_rewrite(rewrite, program), args)
         if rewrite is not None:
             program = backend.outline_repeats(program)
         if not isinstance(rewrite, Rewrite) or rewrite.emit is None:

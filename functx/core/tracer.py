@@ -25,6 +25,7 @@ from functx.core.types import (
     x64_enabled,
 )
 from functx.core.typing import ArrayLike, NumPyArray
+from functx.core.wrappers import is_wrapper, wrapper_aval
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -36,7 +37,9 @@ _view, _copy = np.ndarray.view, np.ndarray.copy
 
 class _ArrayType(type):
     def __instancecheck__(cls, x: object) -> bool:
-        return isinstance(x, (Tracer, np.ndarray)) or backend.aval_of_jax_array(x) is not None
+        if isinstance(x, (Tracer, np.ndarray)) or backend.aval_of_jax_array(x) is not None:
+            return True
+        return is_wrapper(x)
 
 
 class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy's name
@@ -356,16 +359,23 @@ class variables:  # noqa: N801 - a switch
 
 
 def recording_operand(args: Sequence[ArrayLike]) -> Any:
-    """The first operand that records its operations, a Variable of `functx.autograd`; None without one.
+    """What records an operation on these operands; None if it is to be evaluated.
 
-    Raises EscapedTracerError for a traced value whose trace is not active.
+    The handlers of wrapper types if there are such operands, else the first Variable of
+    `functx.autograd`. Raises EscapedTracerError for a traced value whose trace is not active.
     """
+    found = None
     for x in args:
         if isinstance(x, Tracer):
-            if type(x) is not Tracer:
-                return x
-            check_not_escaped(x, current_builder.innermost())
-    return None
+            if type(x) is Tracer:
+                check_not_escaped(x, current_builder.innermost())
+            elif found is None:
+                found = x
+        elif is_wrapper(x):
+            from functx.core.wrapper_dispatch import wrapper_recorder
+
+            return wrapper_recorder
+    return found
 
 
 def is_variable(x: object) -> bool:
@@ -442,6 +452,8 @@ def aval_of(x: Any) -> ShapedArray:
             return aval_of(np.asarray(x))
     if kind is PRNGKeyTracer:
         return x.key_data.atom.aval
+    if is_wrapper(x):
+        return wrapper_aval(x)
     raise ArgumentError(
         f"arguments must be arrays or numbers; got {type_name(x)} {short_repr(x)[:60]}",
         fix=_argument_fix(x),

@@ -28,6 +28,8 @@ from functx.core.tracer import (
 )
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Dim, Value
+from functx.core.wrapper_dispatch import dispatch
+from functx.core.wrappers import WrapperOperand, is_wrapper
 
 if TYPE_CHECKING:
     from functx.core.functionalization import IncrementalFunctionalizer
@@ -147,6 +149,8 @@ class Builder:
             return self.atom(x.key_data)
         if isinstance(x, jax.core.Tracer) and backend.inside_jax_trace():
             raise InnerJaxTrace
+        if is_wrapper(x):
+            raise WrapperOperand
         return self.capture(id(x), x, aval_of(x))
 
     def tracer(self, x: object) -> Tracer:
@@ -388,8 +392,9 @@ def refuse_of_traced(error: Exception, x: Tracer) -> NoReturn:
 def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     """Append `primitive(*args)` to the program of the current builder; evaluate it if there is no builder.
 
-    Inside a trace of JAX that began later, operations on values that are not traced by functx
-    belong to JAX, which may use the results after functx's trace has ended.
+    An operation on wrapper types goes to their handlers. Inside a trace of JAX that began later,
+    operations on values that are not traced by functx belong to JAX, which may use the results after
+    functx's trace has ended.
     """
     builder = context_builder()
     if builder is None or not builder.is_open:
@@ -401,11 +406,20 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
             return backend.evaluate(primitive, args)
     untraced = not args or (type(args[0]) is not Tracer and type(args[-1]) is not Tracer)
     if (untraced or primitive.is_context_dependent) and backend.inside_jax_trace():
-        return backend.evaluate(primitive, args)
+        return evaluate_in_jax_trace(primitive, args)
     try:
         return builder.append(primitive, args)
     except InnerJaxTrace:
-        return backend.evaluate(primitive, args)
+        return evaluate_in_jax_trace(primitive, args)
+    except WrapperOperand:
+        return dispatch(primitive, args)
+
+
+def evaluate_in_jax_trace(primitive: Primitive, args: Sequence[Any]) -> Any:
+    """`primitive(*args)` by JAX, or by the handlers of wrapper types."""
+    if any([is_wrapper(x) for x in args]):
+        return dispatch(primitive, args)
+    return backend.evaluate(primitive, args)
 
 
 def trace(

@@ -13,11 +13,10 @@ from jax import tree_util
 from functx.core.backend import backend
 from functx.core.errors import TreeError
 from functx.core.typing import PyTree
+from functx.core.wrappers import meet_types
 
 TreeDef: TypeAlias = tree_util.PyTreeDef
 _flatten = tree_util.tree_flatten
-structure: Callable[..., TreeDef] = tree_util.tree_structure
-leaves = tree_util.tree_leaves
 map = tree_util.tree_map
 map_with_path = tree_util.tree_map_with_path
 transpose = tree_util.tree_transpose
@@ -40,10 +39,23 @@ def flatten(
     Raises TreeError for a dictionary whose keys cannot be sorted.
     """
     try:
-        return _flatten(tree, is_leaf)  # type: ignore[no-any-return]
+        flat = _flatten(tree, is_leaf)
     except ValueError as error:
         _check_sortable_keys(tree)
         raise error
+    if meet_types(flat[0]):
+        flat = _flatten(tree, is_leaf)
+    return flat  # type: ignore[no-any-return]
+
+
+def leaves(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """The leaves of a pytree."""
+    return flatten(tree, is_leaf)[0]
+
+
+def structure(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> TreeDef:
+    """The structure of a pytree."""
+    return flatten(tree, is_leaf)[1]
 
 
 def _check_sortable_keys(tree: PyTree) -> None:

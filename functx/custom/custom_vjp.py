@@ -17,7 +17,6 @@ from functx.core.masks import (
     scatter_where,
     select_where,
     select_where_not,
-    unflatten_tangents,
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program
@@ -58,6 +57,7 @@ from functx.transforms.dce import Subprogram, dependents_of, is_zero_array, used
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_call, transpose_program
 from functx.transforms.rule_checks import check_linear
+from functx.transforms.tangents import unflatten_tangents
 
 
 def custom_vjp(

@@ -40,6 +40,7 @@ from functx.core.tracing import StepNeeded
 from functx.core.tree import TreeDef
 from functx.core.types import x64_enabled
 from functx.core.typing import Avals, Function, PyTree
+from functx.core.wrappers import wrapper_types
 from functx.lowering import jax_bridge
 from functx.lowering.arguments import (
     ArgNames,
@@ -186,8 +187,10 @@ def jit(
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
                         jax_bridge.reraise_callback_error(error)
+                    known = len(wrapper_types)
                     compiled.check_arguments(args, kwargs)
-                    raise
+                    if len(wrapper_types) == known:
+                        raise
             return compiled.bind(args, kwargs, inline)
         except Exception as error:
             filter_traceback(error)

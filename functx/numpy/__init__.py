@@ -7,6 +7,7 @@ from functx.numpy import tracer_methods as _methods  # isort: split
 from functx.numpy import array_protocols as _protocols
 from functx.numpy import array_protocols as _ufunc_methods
 from functx.numpy import tracer_conversions as _conversions
+from functx.numpy import wrapper_methods as _wrapper_methods
 from functx.numpy.array_creation import *
 from functx.numpy.cumulative import *
 from functx.numpy.floating_point import *
@@ -29,6 +30,6 @@ from functx.numpy.statistics import *
 from functx.numpy.tensor_contractions import *
 from functx.numpy.ufuncs import *
 
-del _conversions, _methods, _protocols, _ufunc_methods
+del _conversions, _methods, _protocols, _ufunc_methods, _wrapper_methods
 
 _suggest_alternatives("jax.numpy", __name__)

@@ -38,6 +38,7 @@ from functx.core.types import (
     real_dtype,
 )
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, ShapeLike, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy.promotion import (
     broadcast,
     broadcast_to,
@@ -110,7 +111,7 @@ def asarray(
             return a if known else as_ndarray(a)  # type: ignore[return-value]
         return Tracer(builder.atom(a), builder)
     aval_of(a)
-    if builder is not None:
+    if builder is not None and not is_wrapper(a):
         a = Tracer(builder.atom(a), builder)
     array = a if dtype is None else ops.convert_element_type(a, dtype)  # type: ignore[assignment, arg-type]
     return copy_if_same_memory(array, a) if copy else array

@@ -12,6 +12,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ForeignCodeError, ShapeError, type_name
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, as_numpy_array, aval_of, ndarray
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Index, Out, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy import (
     array_creation,
     cumulative,
@@ -69,7 +70,7 @@ def _array_ufunc(
         except ArgumentError:
             if type(self) is Tracer or not any([is_foreign_array(x) for x in inputs]):
                 raise
-    elif type(self) is Tracer or contains_tracer((inputs, kwargs)):
+    elif type(self) is Tracer or is_wrapper(self) or contains_tracer((inputs, kwargs)):
         raise ForeignCodeError(
             f"numpy.{ufunc.__name__}.{method} cannot be traced; got {aval_of(self)!r}",
             fix="Use the functions of functx.numpy.",
@@ -121,7 +122,7 @@ def _array_function(
     fun = functx_function(func)
     if fun is not None:
         return fun(*args, **kwargs)
-    if type(self) is Tracer or contains_tracer((args, kwargs)):
+    if type(self) is Tracer or is_wrapper(self) or contains_tracer((args, kwargs)):
         path = f"{func.__module__}.{func.__name__}"
         raise ForeignCodeError(
             f"{path} cannot be traced; got {aval_of(self)!r}",
@@ -140,11 +141,11 @@ def _resolves(scope: object, path: str) -> bool:
 
 
 def contains_tracer(value: Any) -> bool:
-    """Whether `value`, an array or nested lists, tuples and dicts, contains a tracer."""
+    """Whether `value`, an array or nested lists, tuples and dicts, contains a tracer or an array of a wrapper type."""
     if type(value) is dict:
         value = value.values()
     elif type(value) not in (list, tuple):
-        return type(value) is Tracer
+        return type(value) is Tracer or is_wrapper(value)
     return any([contains_tracer(x) for x in value])
 
 

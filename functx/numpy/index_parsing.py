@@ -15,6 +15,7 @@ from functx.core.errors import ConcretizationError, IndexingError, type_name
 from functx.core.tracer import Tracer, as_numpy_array, aval_of
 from functx.core.types import Shape, kind
 from functx.core.typing import ArrayLike, Index, NumPyArray, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy.promotion import operand
 
 Position: TypeAlias = int | np.ndarray[Any, Any] | Value
@@ -88,12 +89,14 @@ def parse_index_item(item: Index) -> Position | slice | EllipsisType | None:
 def _index_array(item: Index) -> Value | NumPyArray:
     """An item of an index as an array: a NumPy array if its value is known."""
     if isinstance(item, (list, tuple)):
-        if any(type(x) is Tracer for x in item):
+        if any(type(x) is Tracer or is_wrapper(x) for x in item):
             return operand(item)
         array = np.asarray(item)
         return array if array.size else array.astype(np.int32)
     if hasattr(item, "aval") or isinstance(item, np.ndarray):
         return as_numpy_array(item)
+    if is_wrapper(item):
+        return item  # type: ignore[return-value]
     boolean = isinstance(item, bool | np.bool_)
     return np.asarray(integer(item) if hasattr(item, "__index__") and not boolean else item)  # type: ignore[arg-type]
 

@@ -16,6 +16,7 @@ from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import Shape
 from functx.core.typing import ArrayLike, ArrayOrList, Index, Out, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy.boolean_masks import masked_elements, parse_mask_index
 from functx.numpy.index_parsing import (
     IndexingOptions,
@@ -452,11 +453,10 @@ def _along_axis_gather(
 def _integer_indices(name: str, indices: ArrayOrList) -> Position:
     """`indices`, checked: an int, a NumPy array of known integers, or a traced array."""
     parsed = parse_index_item(indices)
-    if not isinstance(parsed, (int, np.ndarray, jax.Array)) or (
-        not isinstance(parsed, int) and parsed.dtype == bool
-    ):
+    is_array = isinstance(parsed, (np.ndarray, jax.Array)) or is_wrapper(parsed)
+    if not isinstance(parsed, int) and not (is_array and parsed.dtype != bool):  # type: ignore[union-attr]
         raise IndexingError(f"{name}: indices must be integers; got {type_name(indices)}")
-    return parsed
+    return parsed  # type: ignore[return-value]
 
 
 def choose(

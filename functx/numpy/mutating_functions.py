@@ -13,6 +13,7 @@ from functx.core.primitive import View
 from functx.core.program import Atom, Equation
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.typing import ArrayLike, ArrayOrList, Index, NumPyArray, ShapeLike, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy import floating_point, indexing, joining, shapes, sorting_and_searching, ufuncs
 from functx.numpy.array_creation import asarray, zeros
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
@@ -32,8 +33,8 @@ Assignable: TypeAlias = Value | NumPyArray
 
 def check_assignable(name: str, x: object) -> Tracer | NumPyArray:
     """`x`, which must be a traced or a NumPy array; raises ImmutableArrayError for others."""
-    if isinstance(x, (Tracer, np.ndarray)):
-        return x
+    if isinstance(x, (Tracer, np.ndarray)) or is_wrapper(x):
+        return x  # type: ignore[return-value]
     raise ImmutableArrayError(
         f"{name}: the target must be a NumPy array or a traced one; got {type_name(x)}",
         fix="Convert it with numpy.array before.",

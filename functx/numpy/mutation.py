@@ -34,6 +34,7 @@ from functx.core.tracer import (
 from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, kind
 from functx.core.typing import ArrayOrList, Index, Out, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_index
 from functx.numpy.index_parsing import IndexingOptions
 from functx.numpy.indexer import fill_to_shape, make_indexer
@@ -329,6 +330,10 @@ def assign_array(target: object, value: ArrayOrList, operation: str) -> Any:
             fix=f"Pass {f'`{name}`' if name else 'the array'} as an argument, or make it inside with "
             "functx.numpy.",
         )
+    elif is_wrapper(target):
+        from functx.numpy.wrapper_methods import write_wrapper
+
+        write_wrapper(target, value, operation)  # type: ignore[arg-type]
     else:
         raise ImmutableArrayError(
             f"{operation}: the target must be a NumPy array or a traced one; "

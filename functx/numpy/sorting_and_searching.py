@@ -21,6 +21,7 @@ from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype, complex_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, NumPyArray, Out, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import INT
 from functx.numpy.indexing import getitem
@@ -191,12 +192,12 @@ def digitize(
     n, side, search_method = aval.size, "left" if right else "right", method or "scan"
     if n < 2:
         return searchsorted(bins, x, side, method=search_method)
-    if type(bins) is not Tracer:
+    if type(bins) is not Tracer and not is_wrapper(bins):
         ascending: Value | bool = bool(bins[-1] >= bins[0])
         if ascending:
             return searchsorted(bins, x, side, method=search_method)
     descending = ops.sub(n, searchsorted(shapes.rev(bins, (0,)), x, side, method=search_method))
-    if type(bins) is not Tracer:
+    if type(bins) is not Tracer and not is_wrapper(bins):
         return descending
     ascending = operators.greater_equal(take_from_vector(bins, n - 1), take_from_vector(bins, 0))
     return ops.select(ascending, searchsorted(bins, x, side, method=search_method), descending)

@@ -21,13 +21,14 @@ from functx.core.errors import (
     ImmutableArrayError,
     ShapeError,
 )
-from functx.core.functionalization import is_contiguous, is_row_major, strides_of
+from functx.core.functionalization import is_contiguous, is_row_major, row_major_strides, strides_of
 from functx.core.primitive import Primitive
 from functx.core.pytorch_names import METHODS, check_argument_names
 from functx.core.tracer import Tracer, aval_of, variables
 from functx.core.tracing import bind, refuse_of_traced
 from functx.core.types import canonical_dtype, is_complex, real_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy import (
     cumulative,
     floating_point,
@@ -99,8 +100,11 @@ def _define_tracer_operator(
 
 def _power(x: ArrayOrList, y: ArrayOrList) -> Value:
     # The most frequent exponent is a small int.
-    if type(y) is int and type(x) is Tracer and x.atom.aval.dtype.kind == "f":
-        return bind(ops.IntegerPow(y), (x,))
+    if type(y) is int:
+        if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
+            return bind(ops.IntegerPow(y), (x,))
+        if is_wrapper(x) and aval_of(x).dtype.kind == "f":
+            return bind(ops.IntegerPow(y), (x,))
     return operators.power(x, y)
 
 
@@ -128,8 +132,10 @@ for _name, _symbol in OPERATOR_SYMBOLS.items():
     setattr(Tracer, f"__i{_name}__", _fun)
 
 
-def _define_method(name: str, fun: Callable[..., Any]) -> None:
-    def method(self: Tracer, *args: object, **kwargs: object) -> object:
+def define_method(cls: type, name: str, fun: Callable[..., Any]) -> None:
+    """Define the method `name` of a class of arrays, which calls the function `fun`."""
+
+    def method(self: object, *args: object, **kwargs: object) -> object:
         try:
             return fun(self, *args, **kwargs)
         except TypeError:
@@ -138,10 +144,10 @@ def _define_method(name: str, fun: Callable[..., Any]) -> None:
 
     method.__name__ = name
     method.__doc__ = fun.__doc__
-    setattr(Tracer, name, method)
+    setattr(cls, name, method)
 
 
-for _name, _fun in {
+OTHER_OPERATORS: dict[str, Callable[..., Any]] = {
     "__eq__": operators.equal,
     "__ne__": operators.not_equal,
     "__lt__": operators.less,
@@ -154,9 +160,13 @@ for _name, _fun in {
     "__invert__": operators.invert,
     "__round__": floating_point.round,
     "__getitem__": indexing.getitem,
-}.items():
+}
+"""The functions of operators without a reflection, by the names of their methods."""
+for _name, _fun in OTHER_OPERATORS.items():
     setattr(Tracer, _name, _fun)
 
+FUNCTIONS_AS_METHODS: dict[str, Callable[..., Any]] = {}
+"""The functions of `functx.numpy` that are methods of arrays as well."""
 for _module, _names in {
     reductions: "sum prod max min any all argmax argmin ptp mean var std",
     cumulative: "cumsum cumprod",
@@ -170,7 +180,9 @@ for _module, _names in {
     indexing: "take choose",
 }.items():
     for _name in _names.split():
-        _define_method(_name, getattr(_module, _name))
+        FUNCTIONS_AS_METHODS[_name] = getattr(_module, _name)
+for _name, _fun in FUNCTIONS_AS_METHODS.items():
+    define_method(Tracer, _name, _fun)
 
 
 def _reshape(self: Tracer, *shape: Any, order: str = "C") -> Value:
@@ -244,7 +256,10 @@ def _view(self: Tracer, dtype: DTypeLike = None, *lengths: int) -> Value:
     if old == new:
         return ops.bitcast_convert_type(self, dtype)
     is_contiguous(self)
-    strides, times = strides_of(self.builder, self.atom), max(new // old, 1)
+    whole = (
+        row_major_strides(self.shape) if is_wrapper(self) else strides_of(self.builder, self.atom)
+    )
+    strides, times = whole, max(new // old, 1)
     if (
         not is_row_major(self.shape[-1:], strides[-1:])
         or not self.shape
@@ -252,7 +267,7 @@ def _view(self: Tracer, dtype: DTypeLike = None, *lengths: int) -> Value:
     ):
         raise ShapeError(
             "x.view(): the last dimension must be contiguous and hold a whole number of elements of "
-            f"the new dtype, to change their size; got {self.atom.aval!r} for {np.dtype(dtype)}",
+            f"the new dtype, to change their size; got {aval_of(self)!r} for {np.dtype(dtype)}",
             fix="Copy it first (.copy()).",
         )
     if old > new:
@@ -298,14 +313,14 @@ def _part_setter(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
 
 def _len(self: Tracer) -> int:
     if not self.shape:
-        raise ShapeError(f"len: the array must have a dimension; got {self.atom.aval!r}")
+        raise ShapeError(f"len: the array must have a dimension; got {aval_of(self)!r}")
     return self.shape[0]
 
 
 def _iter(self: Tracer) -> Iterator[Value]:
     if not self.shape:
         raise ShapeError(
-            f"iteration: the array must have a dimension; got {self.atom.aval!r}",
+            f"iteration: the array must have a dimension; got {aval_of(self)!r}",
             fix="A number stands for one value: use it as it is.",
         )
     return (indexing.getitem(self, i) for i in range(_len(self)))

@@ -18,6 +18,7 @@ from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder, is_variable
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangents, Value
+from functx.core.wrappers import is_wrapper
 from functx.ops.families import Linear
 from functx.ops.operands import literal
 
@@ -40,6 +41,8 @@ class Write(Primitive):
         builder = current_builder.get()
         if builder is None and is_variable(args[0]):
             return args[0].record(self, args)  # type: ignore[attr-defined]
+        if is_wrapper(args[0]):
+            return super().__call__(*args)
         if builder is None:
             raise CapturedWriteError(
                 "a function that JAX traces must not write to an array from outside it, which JAX "
@@ -338,7 +341,7 @@ def _part(x: Value, i: int) -> Value:
 
 def copy_array(x: Value) -> Value:
     """A copy of the array `x`; inside a trace a traced one."""
-    if isinstance(x, Tracer) or current_builder.get() is not None:
+    if isinstance(x, Tracer) or current_builder.get() is not None or is_wrapper(x):
         return Copy()(x)
     if not isinstance(x, np.ndarray):
         return x

@@ -23,9 +23,11 @@ from functx.testing.numerical_derivatives import check_grads
 from functx.testing.opcheck import opcheck
 from functx.testing.reference import interpret_in_numpy
 from functx.testing.rules import check_rules
+from functx.testing.two_array import TwoArray
 from functx.testing.verification import verify
 
 __all__ = [
+    "TwoArray",
     "bf16",
     "bool_",
     "c64",

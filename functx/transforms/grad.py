@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from functx.core import tree
 from functx.core.backend import backend
 from functx.core.errors import ArgnumsError, GradientError
-from functx.core.masks import scatter_where, unflatten_tangents
+from functx.core.masks import scatter_where
 from functx.core.rewriting import apply
 from functx.core.types import DType, Shape, is_complex, is_inexact
 from functx.core.typing import Function, PyTree, Value, Values
+from functx.core.wrapper_axes import leaves_in_wrappers, wrapper_spans
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     argument_names,
@@ -22,6 +23,7 @@ from functx.transforms.argument_names import (
     function_name,
     wrap_transform,
 )
+from functx.transforms.tangents import unflatten_tangents
 from functx.transforms.tracing_api import TracedFunction, partition_static_arguments, trace_function
 
 Argnums = int | Sequence[int]
@@ -40,7 +42,8 @@ def grad(
     `argnums`, it is a tuple of such gradients. With `has_aux`, `fun` returns `(value, aux)`, and
     the result is `(gradient, aux)`. `holomorphic` declares that `fun` is complex-differentiable in
     complex arguments. With `allow_int`, integer arguments are accepted, with a gradient of None.
-    Keyword arguments are passed on and not differentiated. A Python int counts as a float.
+    Integers in an `ArrayWrapper` are always accepted; its gradient holds zeros for them. Keyword
+    arguments are passed on and not differentiated. A Python int counts as a float.
 
     Raises GradientError if the output is no scalar or an argument is not inexact, and ArgnumsError
     if `argnums` names no argument.
@@ -202,6 +205,9 @@ class DifferentiatedFunction(NamedTuple):
             dtype = avals[i].dtype
             active[i] = is_inexact(dtype)
             if not (self.accepts(dtype) or (self.allow_int and not active[i])):
+                if not active[i] and leaves_in_wrappers(in_tree)[i]:
+                    # Such as the integers of a quantised array, beside their scale.
+                    continue
                 name = argument_names(fun, in_tree, avals)()[i]
                 raise GradientError(
                     f"{kind}({function_name(shown)}): differentiated arguments must be {self.wanted}; "
@@ -270,6 +276,13 @@ def _check_scalar(
     traced: TracedFunction, kind: str, fun: Function, has_aux: bool, holomorphic: bool
 ) -> None:
     out_tree = traced.tree_without_aux(has_aux)
+    if (spans := wrapper_spans(out_tree)) and spans[0].node == out_tree:
+        raise GradientError(
+            f"{kind}({function_name(fun)}): the function must return a scalar array; got "
+            f"{spans[0].name}, an array made of {out_tree.num_leaves} arrays",
+            fix="Return the sum of its inner arrays, or what it stands for; or call the pullback of vjp "
+            f"with a {spans[0].name}.",
+        )
     label = f"{kind}({function_name(fun)}): the function must return a"
     if out_tree.num_leaves != 1 or out_tree.num_nodes != 1:
         raise GradientError(

@@ -9,19 +9,25 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
-from functx.core.errors import ArgumentError, GradientError, TangentError, type_name
+from functx.core.errors import (
+    ArgumentError,
+    GradientError,
+    TangentError,
+    WrapperTangentError,
+    type_name,
+)
 from functx.core.masks import (
     inexact_mask,
     is_float0,
     scatter_where,
     select_where,
-    unflatten_tangents,
 )
 from functx.core.rewriting import apply, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.core.typing import Avals, Flags, Function, PyTree, Tangent, Tangents, Value, Values
+from functx.core.wrappers import is_wrapper
 from functx.transforms.aliasing import copy_if_aliased, copy_transform_results
 from functx.transforms.argument_names import (
     argument_names,
@@ -32,6 +38,7 @@ from functx.transforms.argument_names import (
 from functx.transforms.dce import dependents_of
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.grad import convert_ints_to_floats
+from functx.transforms.tangents import flatten_tangents, unflatten_tangents
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 
@@ -67,7 +74,7 @@ def jvp(
             )
     leaves, in_tree = tree.flatten((tuple(primals), {}))
     label = f"jvp({function_name(fun)}): tangents"
-    tangent_leaves = tree.flatten_up_to(in_tree, (tuple(tangents), {}), label, "primals")
+    tangent_leaves = flatten_tangents(in_tree, (tuple(tangents), {}), label, "primals")
     convert_ints_to_floats(
         leaves, [i for i, t in enumerate(tangent_leaves) if t is not None and not is_float0(t)]
     )
@@ -113,7 +120,7 @@ def linearize(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
 
     def push(residuals: Values, *tangents: Value) -> PyTree:
         label = f"linearize({function_name(fun)}): tangents"
-        leaves = tree.flatten_up_to(in_tree, (tangents, {}), label, "primals")
+        leaves = flatten_tangents(in_tree, (tangents, {}), label, "primals")
         leaves = _check_tangents(fun, in_tree, avals, leaves, "linearize")
         filled = ops.instantiate_zeros(select_where(leaves, inexact), select_where(avals, inexact))
         outs = apply(None, tangent_program, [*filled, *residuals])
@@ -243,7 +250,7 @@ def _check_cotangents(
 ) -> list[Value]:
     """The cotangents of the inexact outputs, with zeros for None."""
     label = f"pullback of {function_name(fun)}"
-    leaves = tree.flatten_up_to(out_tree, ct, f"{label}: the cotangent", "the output")
+    leaves = flatten_tangents(out_tree, ct, f"{label}: the cotangent", "the output")
     must = f"{label}: a cotangent must have the shape and dtype of its output"
 
     def output(i: int) -> tuple[str, str]:
@@ -269,6 +276,12 @@ def check_tangent(x: PyTree, aval: ShapedArray, problem: Callable[[], tuple[str,
     except ArgumentError:
         must, name = problem()
         raise TangentError(f"{must}; got {type_name(x)} for {name}: {aval!r}") from None
+    if is_wrapper(x):
+        must, name = problem()
+        raise WrapperTangentError(
+            f"{must}; got {type_name(x)}, an array made of arrays, for {name}: {aval!r}, which is none",
+            fix="Pass the array that it stands for.",
+        )
     fits = given.weak_type and is_complex(given.dtype) <= is_complex(aval.dtype)
     if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
         must, name = problem()

@@ -18,6 +18,7 @@ from functx.core.errors import (
     OutAxesError,
     RuleError,
     TreeError,
+    WrapperShapeError,
     type_name,
 )
 from functx.core.functionalization import (
@@ -43,6 +44,7 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Function, PyTree, Value, Values
+from functx.core.wrapper_axes import map_wrappers, stack_wrappers, wrapper_spans
 from functx.transforms.aliasing import ArgumentStrides, MemoryLayout, written_shared_buffers
 from functx.transforms.argument_names import (
     argument_names,
@@ -54,7 +56,12 @@ from functx.transforms.argument_names import (
 )
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.rule_checks import check_batch_result
-from functx.transforms.tracing_api import TracedFunction, partition_static_arguments, trace_function
+from functx.transforms.tracing_api import (
+    TracedFunction,
+    has_aval,
+    partition_static_arguments,
+    trace_function,
+)
 
 
 class Batch(Rewrite[Program]):
@@ -201,9 +208,9 @@ def vmap(
 
     `in_axes` gives the mapped axis of each positional argument, or None for one that every call
     shares: an int for all arguments, or a tuple with an int, None, or a tree prefix of ints and
-    None for each. Keyword arguments are mapped over their first axis. `out_axes` gives in the same
-    way the position of the mapped axis in the results. PyTorch's names `in_dims` and `out_dims` stand
-    for them as well. All mapped axes must have one length;
+    None for each. The axis of an `ArrayWrapper` is one of the whole. Keyword arguments are mapped over
+    their first axis. `out_axes` gives in the same way the position of the mapped axis in the results.
+    PyTorch's names `in_dims` and `out_dims` stand for them as well. All mapped axes must have one length;
     `axis_size` gives it if no argument is mapped. Collectives such as `lax.psum` over `axis_name`
     work across the mapped axis. `spmd_axis_name` names the axes of a device mesh that the mapped
     axis is sharded over, for `lax.with_sharding_constraint` inside `fun`. With `chunk_size`, a loop
@@ -249,6 +256,8 @@ def vmap(
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         axes = _in_axes_of_leaves(in_axes, args, kwargs, fun)
+        if wrapper_spans(in_tree):
+            leaves, in_tree, axes = _map_wrappers(leaves, in_tree, axes, fun)
         found = _canonical_dims(leaves, axes, fun, in_tree)
         on_axes = {i: dim for i, dim in enumerate(found) if dim is not None}
         leaves, in_tree, avals, places = partition_static_arguments(
@@ -277,7 +286,7 @@ def vmap(
                 "another; got arrays that overlap",
                 fix="Pass a copy of one of them.",
             )
-        out_dims = _out_dims_of_leaves(out_axes, traced, fun)
+        out_tree, out_dims, shared = _out_dims_of_leaves(out_axes, traced, size, fun)
         in_dims = dims + (None,) * len(traced.captured)
         out_dims += tuple([in_dims[i] for i in traced.written])
         batch: Any = Batch(size, in_dims, out_dims, names=names)
@@ -286,8 +295,8 @@ def vmap(
         try:
             outs = traced.finish_call(operands, apply(batch, traced.program, operands))
         except BatchedOutputError as error:
-            raise _batched_output_error(error.args[0], traced, fun) from None
-        return tree.unflatten(traced.out_tree, outs)
+            raise _batched_output_error(error.args[0], traced, shared, fun) from None
+        return tree.unflatten(out_tree, outs)
 
     return wrap_transform(wrapper, fun, "vmap")
 
@@ -367,6 +376,18 @@ _BIND_KEYWORD = (
 )
 
 
+def _map_wrappers(
+    leaves: list[Value], in_tree: tree.TreeDef, axes: Sequence[Any], fun: Function
+) -> tuple[list[Value], tree.TreeDef, list[Any]]:
+    """The leaves, structure and axes of the arguments, of which some are arrays made of arrays."""
+    label = f"vmap({function_name(fun)})"
+    shapes = [aval_of(x).shape if has_aval(x) else () for x in leaves]
+    mapped = map_wrappers(label, in_tree, shapes, axes)
+    for i, axis in mapped.squeezed.items():
+        leaves[i] = ops.squeeze(leaves[i], (axis,))
+    return leaves, mapped.structure, mapped.axes
+
+
 def _canonical_dims(
     leaves: list[Value], axes: Sequence[Any], fun: Function, in_tree: tree.TreeDef
 ) -> tuple[int | None, ...]:
@@ -436,9 +457,14 @@ def _common_size(
 
 
 def _out_dims_of_leaves(
-    out_axes: PyTree, traced: TracedFunction, fun: Function
-) -> tuple[int | None, ...]:
+    out_axes: PyTree, traced: TracedFunction, size: int, fun: Function
+) -> tuple[tree.TreeDef, tuple[int | None, ...], dict[int, str]]:
+    """The structure of the results, the mapped axis of each leaf, and leaves that must be shared.
+
+    The last are inner arrays without dimensions, with the names of the classes that hold them.
+    """
     out_tree = traced.out_tree
+    shared: dict[int, str] = {}
     if out_tree.num_nodes == 1 and isinstance(out_axes, (tuple, list)) and len(out_axes) == 1:
         out_axes = out_axes[0]
     outermost = tree.root_node_type(out_tree)
@@ -448,6 +474,10 @@ def _out_dims_of_leaves(
         axes = tree.broadcast_prefix(out_axes, out_tree, f"vmap({function_name(fun)}): out_axes")
     except TreeError as error:
         raise OutAxesError(error.problem, *error.details) from None
+    if wrapper_spans(out_tree):
+        shapes = [aval.shape for aval in traced.out_avals]
+        label = f"vmap({function_name(fun)})"
+        out_tree, axes, shared = stack_wrappers(label, out_tree, shapes, axes, size)
     dims: list[int | None] = []
     for axis, aval, is_key in zip(axes, traced.out_avals, tree.key_leaves(out_tree), strict=True):
         rank = aval.ndim + 1 - is_key
@@ -458,11 +488,21 @@ def _out_dims_of_leaves(
                 fix="The result has one dimension more than that of a call.",
             )
         dims.append(None if axis is None else axis % rank)
-    return tuple(dims)
+    return out_tree, tuple(dims), shared
 
 
-def _batched_output_error(i: int, traced: TracedFunction, fun: Function) -> OutAxesError:
+def _batched_output_error(
+    i: int, traced: TracedFunction, shared: dict[int, str], fun: Function
+) -> OutAxesError | WrapperShapeError:
     count = len(traced.out_avals)
+    if i in shared:
+        path = key_path_strings(traced.out_tree, traced.out_avals)[i]
+        return WrapperShapeError(
+            f"vmap({function_name(fun)}): an inner array that depends on mapped arguments must have the "
+            f"dimensions of the whole, with length 1 where its values are shared; got output{path} of "
+            f"shape () in {shared[i]}",
+            fix="Keep the dimensions that a reduction removes (keepdims=True) in the inner array.",
+        )
     if i >= count:
         name = pad_input_names(traced.program.in_names(), len(traced.program.inputs))[
             traced.written[i - count]

@@ -14,6 +14,7 @@ from functx.core.errors import ArgumentError, RegistrationError
 from functx.core.source_info import user_source
 from functx.core.tracer import current_builder
 from functx.core.typing import Flags, Function, PyTree, Values
+from functx.core.wrappers import wrapper_types
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.operators import dispatch, registry
 from functx.custom.operators.arguments import ArgumentBinder, OperatorPrimitive
@@ -96,7 +97,8 @@ class Operator(registry.RegisteredOperator):
             return result
         operands, parameters = self.arguments.bind(args, kwargs)
         primitive = self.primitive(**parameters) if parameters else self.default_primitive
-        if current_builder.get() is None and not has_jax_tracers(operands):
+        computed = current_builder.get() is None and not has_jax_tracers(operands)
+        if computed and not any([type(x) in wrapper_types for x in operands]):
             return self.compute(primitive, operands)
         if self.is_declaration:
             primitive.check_operands_not_differentiated(operands)

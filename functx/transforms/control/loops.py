@@ -25,6 +25,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
 from functx.core.typing import ArrayLike, Avals, Function, PyTree, Value, Values
+from functx.core.wrapper_axes import check_leading_axes
 from functx.transforms.aliasing import MemoryLayout, capture_key, trace_with_shared_captures
 from functx.transforms.argument_names import copy_function_metadata, function_name
 from functx.transforms.control.body_tracing import (
@@ -367,7 +368,9 @@ def map(f: Function, xs: PyTree, *, batch_size: int | None = None) -> PyTree:
         return scan(copy_function_metadata(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
     leaves, x_tree = tree.flatten_with_key_data(xs)
     caller = body_name("map", f)
-    length = scan_length(caller, [aval_of(x) for x in leaves], x_tree, None)
+    avals = [aval_of(x) for x in leaves]
+    length = scan_length(caller, avals, x_tree, None)
+    check_leading_axes(caller, x_tree, avals, "mapped")
     batch_size = non_negative_integer(caller, "batch_size", batch_size)
     # No row at a time: all are the remainder.
     if not batch_size:

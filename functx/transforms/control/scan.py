@@ -45,6 +45,7 @@ from functx.core.typing import (
     Value,
     Values,
 )
+from functx.core.wrapper_axes import check_leading_axes
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
@@ -397,6 +398,7 @@ def scan(
     leaf_avals = avals_of(leaves, "scan", f, in_tree)
     carry_leaves, x_leaves = leaves[:count], leaves[count:]
     length = scan_length(caller, leaf_avals[count:], x_tree, length)
+    check_leading_axes(caller, x_tree, leaf_avals[count:], "scanned")
     rows = [a.update(shape=a.shape[1:]) for a in leaf_avals[count:]]
 
     def step(carry: PyTree, x: Value) -> PyTree:
@@ -416,11 +418,12 @@ def scan(
     traced, carry = trace_until_carry_types_settle(
         trace_with, leaf_avals[:count], carry_tree, lambda t: t.children()[0], caller, f
     )
+    y_tree = traced.out_tree.children()[1]
+    check_leading_axes(caller, y_tree, traced.out_avals[count:], "stacked")
     body = LoopBody.of(traced, carry_leaves, carry, f)
     factor = unroll_factor(caller, unroll, length)
     loop = Scan(body.program, len(body.consts), len(body.start), length, bool(reverse), factor)
     outs = body.results(run_scan(loop, [*body.consts, *body.start, *x_leaves], progress))
-    y_tree = traced.out_tree.children()[1]
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 
 
