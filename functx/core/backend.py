@@ -76,6 +76,8 @@ class Backend:
     """Calls a function such that operations of JAX append equations to the current builder."""
     outer_jax_trace: Callable[[], AbstractContextManager[None]]
     """A context in which JAX's trace is the one that was current before functx traced."""
+    jax_is_tracing: Callable[[], bool]
+    """Whether operations of JAX become part of a jaxpr now."""
     inside_jax_trace: Callable[[], bool]
     """Whether JAX's own trace is active inside the innermost trace of functx."""
     aval_of_jax_array: Callable[[Any], ShapedArray | None]

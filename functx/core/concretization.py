@@ -11,9 +11,10 @@ import numpy as np
 from functx.core.backend import backend
 from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
 from functx.core.functionalization import functionalized_atom
+from functx.core.generator_state import GeneratorState
 from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.tracer import Tracer, check_not_escaped, current_builder
-from functx.core.tracing import Builder, eval_context
+from functx.core.tracing import Builder, eval_context, with_parents
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, NumPyArray
 
@@ -175,16 +176,52 @@ def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
         source = next((x for v, x in builder.captures.values() if v is var), None)
     if source is None:
         return Tracer(var, builder)
+    if isinstance(source, GeneratorState):
+        if builder.kind not in _RUN_AT_ONCE:
+            return Tracer(var, builder)
+        source = _state_around(builder, source)
     if type(source) is Tracer:
         outer, atom = functionalized_atom(source.builder, source.atom)
         missing = evaluate_needed(outer, atom)
         if missing is not None:
             return missing
         source = _known_value(outer, atom)
+    elif isinstance(source, GeneratorState):
+        with eval_context():
+            source = source.read()
     elif isinstance(source, Tracer):
         source = source.compute()  # type: ignore[attr-defined]
     builder.values[var] = source
     return None
+
+
+_RUN_AT_ONCE = frozenset(
+    [
+        *(
+            "grad",
+            "value_and_grad",
+            "jvp",
+            "vjp",
+            "linearize",
+            "hessian",
+            "hvp",
+            "jacfwd",
+            "jacrev",
+        ),
+        *("checkpoint", "functionalize", "decompose"),
+    ]
+)
+"""The transforms that run a program once, right after the trace, with the states that generators have."""
+
+
+def _state_around(builder: Builder, state: GeneratorState) -> Tracer | GeneratorState:
+    """The traced state of a generator in the innermost trace around `builder` that has one, or itself."""
+    for outer in with_parents(builder):
+        if outer is not builder and outer.is_open and id(state) in outer.captures:
+            return outer.tracer(state)
+        if outer.kind not in _RUN_AT_ONCE:
+            return outer.tracer(state)
+    return state
 
 
 def _known_value(builder: Builder, atom: Atom) -> ArrayLike:

@@ -425,6 +425,39 @@ class ArgumentWriteError(FunctxError, RuntimeError):
     """
 
 
+class RandomnessError(FunctxError, ValueError, RuntimeError):
+    """The elements of a batch draw from a generator, and `vmap` was not told what they should draw.
+
+    Smallest failing code: `functx.vmap(lambda x: x + functx.random.rand(()))(numpy.ones(3))`.
+    Cure: pass `randomness="same"` or `randomness="different"`; with "same", parameters of draws must
+    be the same for all elements.
+    """
+
+
+class GeneratorError(FunctxError, ValueError, TypeError):
+    """A generator, or the state of one, is not what the function takes.
+
+    Smallest failing code: `functx.random.set_state(numpy.zeros(3))`.
+    Cure: pass a `functx.random.Generator`, and states that `get_state` returned.
+    """
+
+
+class SeedTypeError(FunctxError, TypeError):
+    """The seed of a generator is no int.
+
+    Smallest failing code: `functx.random.Generator(1.5)`.
+    Cure: pass an int from 0 to 2**64 - 1.
+    """
+
+
+class ImplicitDrawError(FunctxError, RuntimeError):
+    """A function draws from a generator where the state of the generator cannot be passed to it.
+
+    Smallest failing code: `jax.jit(lambda: functx.random.rand(3))()`.
+    Cure: use the transforms of functx, or draw with a key.
+    """
+
+
 class FunctionalizeError(FunctxError, ValueError, RuntimeError):
     """The argument `remove` of `functionalize` is not known.
 
@@ -1064,6 +1097,8 @@ def type_name(value: object) -> str:
 
 def describe_input(builder: Builder, tracer: Tracer) -> str:
     """`argument x: f32[3] of jit(f)`: the input `tracer` of a builder, for messages."""
+    if tracer.atom not in builder.inputs:
+        return f"the state of a generator that {builder.owner} captures"
     position = builder.inputs.index(tracer.atom)  # type: ignore[arg-type]
     names = builder.in_names
     given = names() if names is not None else []

@@ -10,18 +10,28 @@ from typing import NamedTuple
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, UnboundAxisError, type_name
 
+RANDOMNESS_MODES = {
+    "error": "refuses draws",
+    "same": "draws once for all elements",
+    "different": "draws for each element",
+}
+"""The modes of `vmap(randomness=)`, and what each does."""
+
 
 class Axis(NamedTuple):
     """A mapped axis: its name, None if it has none, and its size.
 
     `mesh_axes` are the axes of a device mesh that it is sharded over. If `tracks_varying`, it is
     itself an axis of a mesh, and traces track which values are the same on all its devices.
+    `randomness` says what its elements draw from a generator: "error", "same" or "different"; None
+    batches a draw as a function of the state that it takes.
     """
 
     name: Hashable
     size: int
     mesh_axes: tuple[Hashable, ...] = ()
     tracks_varying: bool = False
+    randomness: str | None = None
 
 
 class AxisNames(NamedTuple):
@@ -29,10 +39,11 @@ class AxisNames(NamedTuple):
 
     name: Hashable = None
     mesh_axes: tuple[Hashable, ...] = ()
+    randomness: str | None = None
 
     def with_size(self, size: int) -> Axis:
         """The axis with the size `size`."""
-        return Axis(self.name, size, self.mesh_axes)
+        return Axis(self.name, size, self.mesh_axes, randomness=self.randomness)
 
 
 _axis_env: ContextVar[tuple[Axis, ...]] = ContextVar("bound_axes", default=())
@@ -73,7 +84,7 @@ def batched_axis() -> Axis | None:
 def batched_axis_names() -> AxisNames:
     """The names of the axis that the current batching rule maps over."""
     axis = _batched_axis.get()
-    return AxisNames() if axis is None else AxisNames(axis.name, axis.mesh_axes)
+    return AxisNames() if axis is None else AxisNames(axis.name, axis.mesh_axes, axis.randomness)
 
 
 @contextmanager

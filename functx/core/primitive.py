@@ -205,6 +205,8 @@ class Primitive(metaclass=_PrimitiveType):
     """
     named_axes: ClassVar[frozenset[Hashable]] = frozenset()
     """The named axes that the operation or its sub-programs communicate over."""
+    draws: ClassVar[bool] = False
+    """Whether the operation or its sub-programs draw random numbers from the state of a generator."""
     has_captures: ClassVar[bool] = False
     """Whether the operation is `captured`, or its sub-programs have such equations."""
     is_user_defined: ClassVar[bool] = False
@@ -298,6 +300,8 @@ class Primitive(metaclass=_PrimitiveType):
                 for program in programs_in_parameter(value):
                     if program.has_captures:
                         attributes["has_captures"] = True
+                    if program.draws and field not in cls.not_executed:
+                        attributes["draws"] = True
                     if program.named_axes:
                         attributes["named_axes"] = self.named_axes | program.named_axes
             self.update_effects()

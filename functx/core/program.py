@@ -213,6 +213,14 @@ class Program:
         return found
 
     @property
+    def draws(self) -> bool:
+        """Whether an equation draws random numbers from the state of a generator."""
+        found: bool | None = self.memo.get("draws")
+        if found is None:
+            found = self.memo["draws"] = any([eqn.primitive.draws for eqn in self.equations])
+        return found
+
+    @property
     def has_captures(self) -> bool:
         """Whether the program has `captured` equations, at any depth (`functx.core.program_editing`)."""
         found: bool | None = self.memo.get("captures")

@@ -12,6 +12,7 @@ import numpy as np
 
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, EscapedTracerError, short_repr, type_name
+from functx.core.generator_state import STATE_AVAL, GeneratorState
 from functx.core.program import Atom, Literal, Var, scalar_literal
 from functx.core.source_info import describe_source
 from functx.core.types import (
@@ -452,6 +453,8 @@ def aval_of(x: Any) -> ShapedArray:
             return aval_of(np.asarray(x))
     if kind is PRNGKeyTracer:
         return x.key_data.atom.aval
+    if isinstance(x, GeneratorState):
+        return STATE_AVAL
     if is_wrapper(x):
         return wrapper_aval(x)
     raise ArgumentError(

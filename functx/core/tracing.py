@@ -71,7 +71,7 @@ class Builder:
         self.in_names: InNames = None
         self.source: Source | None = None if parent is None else parent.source
         self.is_open = True
-        self.writes = self.carries_writes = False
+        self.writes = self.carries_writes = self.returns_writes = False
         self.has_copies = self.keeps_copies = False
         self.functionalizer: IncrementalFunctionalizer | None = None
         self.rule_masks: RuleMasks | None = None
@@ -437,6 +437,7 @@ def trace(
     batched_from: tuple[Axis, Sequence[tuple[ArrayLike, Dim]]] | None = None,
     carries_writes: bool = False,
     keeps_copies: bool = False,
+    returns_writes: bool = False,
 ) -> tuple[Program, list[Any]]:
     """The program of `fun`, which takes and returns flat sequences, and the values that it captures.
 
@@ -446,13 +447,15 @@ def trace(
     `layouts` gives the strides of inputs that are not in row-major order. `batched_from` is a named
     axis and, for each input, the whole batch and its batch dimension; an input whose dimension is
     None is the same for the whole batch, so its value is known. With `carries_writes`, the function
-    may write to captured arrays, since the caller carries their new values out. With `keeps_copies`,
-    the program has the copies of a function without writes.
+    may write to captured arrays, since the caller carries their new values out. With `returns_writes`,
+    it may draw from generators, since the caller returns the new states. With `keeps_copies`, the
+    program has the copies of a function without writes.
     """
     builder = Builder(name, kind, current_builder.innermost())
     builder.source = source or builder.source
     builder.in_names = in_names
-    builder.carries_writes, builder.keeps_copies = carries_writes, keeps_copies
+    builder.carries_writes, builder.returns_writes = carries_writes, returns_writes
+    builder.keeps_copies = keeps_copies
     builder.imported_views = {} if capture_bases else None
     tracers = [builder.add_input(aval) for aval in avals]
     if layouts:

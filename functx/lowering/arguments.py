@@ -25,9 +25,9 @@ from functx.core.errors import (
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayLike, Function, PyTree, Values
+from functx.lowering.captured_arrays import read_states, write_back_call
 from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.lowering.recompilation import code_of_function
-from functx.transforms.aliasing import write_back_arguments
 from functx.transforms.argument_names import InputNames, copy_function_metadata, function_name
 from functx.transforms.tracing_api import abstractify
 
@@ -289,14 +289,15 @@ class Compiled:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         try:
             out = call_reraising_callback_errors(
-                self._compiled, self._call.captured, *args, **kwargs
+                self._compiled, read_states(self._call.captured), *args, **kwargs
             )
         except (TypeError, ValueError, OverflowError, RuntimeError):
             self._call.check(args, kwargs)
             raise
         if not self._call.writes:
             return out
-        write_back_arguments(tree.leaves((args, kwargs)), out[1])
+        hidden, _ = self._call.captured
+        write_back_call(tree.leaves((args, kwargs)), hidden, out[1])
         return out[0]
 
     def as_text(self) -> str:

@@ -17,9 +17,11 @@ from jax.extend.core import find_top_trace
 from functx.core.backend import backend
 from functx.core.caches import Cache
 from functx.core.errors import CapturedWriteError
+from functx.core.generator_state import GeneratorState
 from functx.core.source_info import source_line, user_frame
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
+from functx.transforms.aliasing import write_back_arguments, write_state
 
 
 class Retrace(Exception):
@@ -41,7 +43,7 @@ class CapturedArrays:
     """The arrays that a jitted function has captured, which JAX gets as hidden arguments.
 
     `originals` are the arrays themselves, `arguments` JAX arrays with their elements: copies of
-    those that may change.
+    those that may change. The state of a generator is passed as it is: JAX reads it at each call.
     """
 
     def __init__(self) -> None:
@@ -92,7 +94,7 @@ class CapturedArrays:
             if id(x) in positions or is_bitwise_equal(x, self.arguments[i]):
                 positions[id(x)] = i
                 return arguments[i]
-        if is_local or self.is_retrace:
+        if (is_local or self.is_retrace) and not isinstance(x, GeneratorState):
             return snapshot(x)
         self.originals.append(x)
         return None
@@ -103,8 +105,14 @@ class CapturedArrays:
         new = self.originals[len(self.arguments) :]
         # Arrays now, also while JAX is tracing the call.
         with jax.core.eval_context():
-            copies = [jax.numpy.asarray(snapshot(x)) for x in new]
+            copies = [
+                x if isinstance(x, GeneratorState) else jax.numpy.asarray(snapshot(x)) for x in new
+            ]
         self.arguments = (*self.arguments, *copies)
+
+    def position_of_state(self, state: Value) -> int:
+        """The position of the state of a generator among the hidden arguments."""
+        return next(i for i, x in enumerate(self.arguments) if x is state)
 
     def drop_unmet(self, met: frozenset[int], _call: object) -> None:
         """Leave out new arrays that the last trace did not meet: the function makes them itself."""
@@ -141,6 +149,24 @@ def local_mask(arrays: list[Value]) -> list[bool]:
     if not COUNT_OF_LOCAL:
         return [False] * len(arrays)
     return [sys.getrefcount(x) <= COUNT_OF_LOCAL for x in arrays]
+
+
+def read_states(hidden: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Hidden arguments with the words of each state of a generator, as ahead-of-time calls take them."""
+    if len(hidden) == 2 and isinstance(hidden[0], tuple):
+        return (read_states(hidden[0]), hidden[1])
+    return tuple([x.read() if isinstance(x, GeneratorState) else x for x in hidden])
+
+
+def write_back_call(leaves: Values, hidden: Values, new: dict[int, Value]) -> None:
+    """Write the new values that a call returns: of arguments, and of the states of generators.
+
+    A state has the key -1 - i if it is number i of the `hidden` arguments.
+    """
+    write_back_arguments(leaves, {i: x for i, x in new.items() if i >= 0})
+    for i, x in new.items():
+        if i < 0:
+            write_state(hidden[-1 - i], x)
 
 
 def is_bitwise_equal(x: ArrayLike, copy: jax.Array) -> bool:

@@ -30,6 +30,7 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
+from functx.core.generator_state import GeneratorState, ThreadState
 from functx.core.program import Equation, Program, subprograms
 from functx.core.source_info import Source, source_line
 from functx.core.tracer import PRNGKeyTracer, Tracer
@@ -411,3 +412,17 @@ def wait_for_earlier_effects(effects: Effects) -> None:
 def jax_is_tracing() -> bool:
     """Whether operations of JAX become part of a jaxpr now."""
     return type(find_top_trace(())).__name__ != "EvalTrace"
+
+
+backend.jax_is_tracing = jax_is_tracing
+
+
+def _register_state(cls: type[GeneratorState]) -> None:
+    """Lets compiled programs take a state among their arguments: JAX reads it when it runs one."""
+    jax.tree_util.register_pytree_node(
+        cls, lambda state: ((state.read(),), None), lambda _, words: words[0]
+    )
+
+
+_register_state(GeneratorState)
+_register_state(ThreadState)

@@ -53,7 +53,13 @@ from functx.lowering.arguments import (
     check_usable,
     infer_argnums_and_argnames,
 )
-from functx.lowering.captured_arrays import CapturedArrays, Retrace, freeze_captured_arrays
+from functx.lowering.captured_arrays import (
+    CapturedArrays,
+    Retrace,
+    freeze_captured_arrays,
+    read_states,
+    write_back_call,
+)
 from functx.lowering.execution import current_target
 from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
@@ -65,7 +71,6 @@ from functx.transforms.aliasing import (
     argument_strides,
     have_aliased_pair,
     shared_buffers,
-    write_back_arguments,
 )
 from functx.transforms.argument_names import (
     OWN_ATTRIBUTES,
@@ -208,11 +213,13 @@ def jit(
 class DispatchKey(Record):
     """The part of JAX's dispatch key besides argument types: the memory of arguments, active modes.
 
-    JAX sees it as a static part of the arguments.
+    `returns` says which new values the caller writes back, beside the result: those of "states" of
+    generators, of these and of "arguments", or none. JAX sees it as a static part of the arguments.
     """
 
     memory: MemoryLayout = ROW_MAJOR
     modes: tuple[Any, ...] = ()
+    returns: str = ""
 
 
 class JittedFunction:
@@ -231,7 +238,9 @@ class JittedFunction:
         self.fun, self.static, self.options, self.own_options = fun, static, options, own_options
         self.id = next(JittedFunction.ids)
         self.captured = CapturedArrays()
-        self.writes = self.layout_dependent = self.captures_variables = False
+        # Whether calls return new values, of states of generators or of arguments.
+        self.writes = self.writes_arguments = False
+        self.layout_dependent = self.captures_variables = False
         # The steps of a function that changes Variables.
         self.steps: Any = None
         self.traced = Cache("jit", 256)
@@ -245,6 +254,7 @@ class JittedFunction:
             return owner.trace_for_jax(hidden, args, kwargs)
 
         call.__name__ = call.__qualname__ = function_name(fun)
+        self.call: Any = call
         self.dispatch: Any = jax.jit(call, **options)
         JittedFunction.instances.add(self)
 
@@ -294,13 +304,23 @@ class JittedFunction:
             kind="jit",
         )
         outs = bind_functx_call(traced.program, [*leaves, *values], self.own_options.outline)
-        if (traced.layout_dependent and not self.layout_dependent) or (
-            traced.written and not self.writes
+        writes_arguments = any([i < len(leaves) for i in traced.written])
+        if (
+            (traced.layout_dependent and not self.layout_dependent)
+            or (traced.written and not dispatch_key.returns)
+            or (writes_arguments and dispatch_key.returns != "arguments")
         ):
-            raise Retrace(partial(self.enable_writes, traced.layout_dependent))
+            raise Retrace(partial(self.enable_writes, writes_arguments, traced.layout_dependent))
         count = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:count])
-        return (out, dict(zip(traced.written, outs[count:], strict=True))) if self.writes else out
+        if not dispatch_key.returns:
+            return out
+        operands = [*leaves, *traced.captured]
+        keys = [
+            i if i < len(leaves) else -1 - self.captured.position_of_state(operands[i])
+            for i in traced.written
+        ]
+        return out, dict(zip(keys, outs[count:], strict=True))
 
     def trace(
         self, fun: Function, in_tree: TreeDef, avals: Avals, dispatch_key: DispatchKey
@@ -325,9 +345,13 @@ class JittedFunction:
         finally:
             trace_options.reset(token)
 
-    def enable_writes(self, layout_dependent: bool, _call: object) -> None:
-        """Makes calls return the new values of arguments that the function writes to."""
+    def enable_writes(self, arguments: bool, layout_dependent: bool, _call: object) -> None:
+        """Makes calls return new values: of states of generators and, with `arguments`, of arguments."""
+        if not self.writes and "out_shardings" in self.options:
+            shardings = self.options["out_shardings"], None
+            self.dispatch = jax.jit(self.call, **self.options | {"out_shardings": shardings})
         self.writes = True
+        self.writes_arguments |= arguments or layout_dependent
         self.layout_dependent |= layout_dependent
 
     def verify(
@@ -340,21 +364,29 @@ class JittedFunction:
         self.verified.add(key)
 
     def call_and_write_back(self, args: PyTree, kwargs: PyTree) -> PyTree:
-        """The result of a call that also writes to NumPy arrays among the arguments."""
-        _, *dynamic = self.static.bind(args, kwargs)
-        leaves = tree.leaves(tuple(dynamic))
-        strides = tuple(argument_strides(leaves)) if self.layout_dependent else ()
-        memory = MemoryLayout(tuple(shared_buffers(leaves)), strides=strides)
-        hidden = self.hidden_arguments(memory)
+        """The result of a call that also writes to NumPy arrays among the arguments, or draws."""
+        leaves, memory, returns = [], ROW_MAJOR, self.returned_values()
+        if returns == "arguments":
+            _, *dynamic = self.static.bind(args, kwargs)
+            leaves = tree.leaves(tuple(dynamic))
+            strides = tuple(argument_strides(leaves)) if self.layout_dependent else ()
+            memory = MemoryLayout(tuple(shared_buffers(leaves)), strides=strides)
+        hidden = self.hidden_arguments(memory, returns)
         out, new = self.dispatch(hidden, *args, **kwargs)
-        write_back_arguments(leaves, new)
+        write_back_call(leaves, hidden[0], new)
         return out
 
+    def returned_values(self) -> str:
+        """The `returns` of the dispatch key of calls."""
+        if not self.writes:
+            return ""
+        return "arguments" if self.writes_arguments else "states"
+
     def hidden_arguments(
-        self, memory: MemoryLayout = ROW_MAJOR
+        self, memory: MemoryLayout = ROW_MAJOR, returns: str = ""
     ) -> tuple[tuple[Any, ...], DispatchKey]:
         """The captured arrays, and the rest of the dispatch key, for a call that JAX dispatches."""
-        return self.captured.arguments, DispatchKey(memory, trace_options.get().key.modes)
+        return self.captured.arguments, DispatchKey(memory, trace_options.get().key.modes, returns)
 
     def effective_options(self) -> TraceOptions:
         """The options while the function is traced: its own, else those of the trace around it."""
@@ -459,13 +491,14 @@ class JittedFunction:
                     )
                 with garbage_collection.paused():
                     hidden: tuple[PyTree, ...] = self.captured.arguments
-                    if self.writes or trace_options.get().modes:
-                        hidden = self.hidden_arguments()
-                    lowered = self.dispatch.lower(hidden, *args, **kwargs)
+                    returns = self.returned_values()
+                    if returns or trace_options.get().modes:
+                        hidden = self.hidden_arguments(returns=returns)
+                    lowered = self.dispatch.lower(read_states(hidden), *args, **kwargs)
                 _, *dynamic = self.static.bind(args, kwargs)
                 in_names = argument_names(self.fun, tree.structure(tuple(dynamic)))
                 call = CallingConvention(
-                    function_name(self.fun), in_names, hidden, lowered.args_info, self.writes
+                    function_name(self.fun), in_names, hidden, lowered.args_info, bool(returns)
                 )
                 return Lowered(call, lowered)
             except Retrace as retrace:

@@ -35,6 +35,7 @@ NAMESPACES = (
     "library",
     "nn",
     "random",
+    "random.generator",
     "scipy.special",
     "checkpoint_policies",
     "custom_batching",

@@ -27,10 +27,11 @@ from functx.core.functionalization import (
     storage_base,
     write_to_numpy_arrays,
 )
+from functx.core.generator_state import GeneratorState, implicit_draw_error
 from functx.core.masks import indices_where
 from functx.core.program import Atom, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
-from functx.core.tracer import Tracer, current_builder, is_variable
+from functx.core.tracer import Tracer, check_not_escaped, current_builder, is_variable
 from functx.core.typing import ArrayLike, Flags, Function, NumPyArray, PyTree, Value, Values
 from functx.ops.operands import literal
 from functx.ops.views import AsStrided, Copy, Write
@@ -367,6 +368,7 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     AutogradError for a Variable that must not be written to.
     """
     traced = [i for i in new if isinstance(args[i], Tracer)]
+    states = [i for i in new if isinstance(args[i], GeneratorState)]
     for i in traced:
         if type(args[i]) is not Tracer:
             # A trace takes values written inside no_grad as constants; the history of a leaf does not.
@@ -386,6 +388,24 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
             write(args[i], value)
         else:
             args[i].write(value)  # type: ignore[attr-defined]
+    for i in states:
+        write_state(args[i], new[i])
+
+
+def write_state(state: Any, words: Value) -> None:
+    """Replace the state of a generator: by an equation inside a trace, else in the generator.
+
+    `state` is a `GeneratorState`, or the traced state of a generator that was made in a trace.
+    """
+    builder = current_builder.get()
+    if builder is not None:
+        if not builder.returns_writes and type(state) is not Tracer:
+            raise implicit_draw_error(builder.owner)
+        Write()(builder.tracer(state), words)
+    elif type(state) is Tracer:
+        check_not_escaped(state, None)
+    else:
+        state.store(words)
 
 
 def copy_if_aliased(values: Values, args: Values) -> list[Value]:

@@ -38,7 +38,8 @@ def needs_chunking(chunk: int | None, size: int) -> TypeGuard[int]:
 class ChunkedBatch(Batch):
     """As `Batch`, in chunks of `chunk` elements; a chunk of 1 runs the program itself.
 
-    A program with collectives over the batch needs all elements, and is not chunked.
+    A program with collectives over the batch, or with draws that differ, needs all elements, and is
+    not chunked.
     """
 
     chunk: int
@@ -46,6 +47,13 @@ class ChunkedBatch(Batch):
     def emit(self, program: Program, *args: Value) -> list[Value]:
         if self.names.name in program.named_axes:
             return super().emit(program, *args)
+        if program.draws:
+            if self.names.randomness != "same":
+                return super().emit(program, *args)
+            # Refuses a batched parameter of a draw, which a loop over the elements would accept.
+            cached_rewrite(
+                BatchWithInferredOutDims(self.size, self.in_dims, names=self.names), program
+            )
         mapped = [d is not None for d in self.in_dims]
         batched = [d is not None for d in self.out_dims]
         element = with_io(
@@ -64,7 +72,7 @@ class ChunkedBatch(Batch):
             parts.append(self.scan_chunks(element, consts, rows, whole))
         if whole < self.size or not parts:
             remaining = [ops.slice_in_dim(x, whole, self.size) for x in rows]
-            batch = batch_leading_axis(element, len(consts), self.size - whole)
+            batch = batch_leading_axis(element, len(consts), self.size - whole, self.names)
             parts.append(apply(batch, element, [*consts, *remaining]))
         batches = iter([ops.concatenate(ys, 0) for ys in zip(*parts, strict=True)])
         unbatched = iter(self.unbatched_outputs(program, args))
@@ -81,7 +89,7 @@ class ChunkedBatch(Batch):
         rows = [ops.slice_in_dim(x, 0, count) for x in rows]
         if self.chunk == 1:
             return Scan(element, len(consts), 0, steps)(*consts, *rows)
-        batch = batch_leading_axis(element, len(consts), self.chunk)
+        batch = batch_leading_axis(element, len(consts), self.chunk, self.names)
         chunks = [ops.reshape(x, (steps, self.chunk, *x.shape[1:])) for x in rows]
         outs = Scan(cached_rewrite(batch, element), len(consts), 0, steps)(*consts, *chunks)
         return [ops.reshape(y, (count, *y.shape[2:])) for y in outs]
@@ -90,7 +98,8 @@ class ChunkedBatch(Batch):
         """The outputs without a batch dimension; BatchedOutputError if one depends on it."""
         if None not in self.out_dims:
             return []
-        batched, dims = cached_rewrite(BatchWithInferredOutDims(self.size, self.in_dims), program)
+        rewrite = BatchWithInferredOutDims(self.size, self.in_dims, names=self.names)
+        batched, dims = cached_rewrite(rewrite, program)
         shared = [i for i, d in enumerate(self.out_dims) if d is None]
         for i in shared:
             if dims[i] is not None:
@@ -99,10 +108,10 @@ class ChunkedBatch(Batch):
         return apply(None, with_io(batched, batched.inputs, outputs), args)
 
 
-def batch_leading_axis(element: Program, consts: int, size: int) -> Batch:
+def batch_leading_axis(element: Program, consts: int, size: int, names: AxisNames) -> Batch:
     """The rewrite to batches of `size` along axis 0 of the outputs and of all inputs but consts."""
     in_dims = (None,) * consts + (0,) * (len(element.inputs) - consts)
-    return Batch(size, in_dims, (0,) * len(element.outputs))
+    return Batch(size, in_dims, (0,) * len(element.outputs), names=names)
 
 
 def standard_basis(

@@ -17,6 +17,7 @@ from functx.core.errors import (
     FunctxError,
     type_name,
 )
+from functx.core.generator_state import GeneratorState, implicit_draw_error
 from functx.core.masks import indices_where
 from functx.core.named_axes import Axis, tracked_mesh_axes
 from functx.core.program import Program, pad_input_names
@@ -78,7 +79,15 @@ class TracedFunction(NamedTuple):
         return results
 
     def refuse_writes(self, label: str) -> TracedFunction:
-        """The call itself; ArgumentWriteError if the function writes to an argument."""
+        """The call itself.
+
+        Raises ArgumentWriteError if the function writes to an argument, and ImplicitDrawError if it
+        draws from a generator.
+        """
+        own = len(self.program.inputs) - len(self.captured)
+        captured = [self.captured[i - own] for i in self.written if i >= own]
+        if any([isinstance(x, GeneratorState) for x in captured]):
+            raise implicit_draw_error(label)
         if self.written:
             names = pad_input_names(self.program.in_names(), len(self.program.inputs))
             raise ArgumentWriteError(
@@ -180,6 +189,7 @@ def function_tracer(
             batched_from=batched_from,
             carries_writes=carries_writes,
             keeps_copies=keeps_copies,
+            returns_writes=True,
         )
         depends = call.writes and call.layout_dependent
         return TracedFunction(program, captured, call.out_tree, (), depends), call.writes

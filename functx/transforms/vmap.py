@@ -16,6 +16,7 @@ from functx.core.errors import (
     FunctxError,
     InAxesError,
     OutAxesError,
+    RandomnessError,
     RuleError,
     TreeError,
     WrapperShapeError,
@@ -27,7 +28,9 @@ from functx.core.functionalization import (
     record_layout_dependence,
     row_major_strides,
 )
+from functx.core.generator_state import GeneratorState
 from functx.core.named_axes import (
+    RANDOMNESS_MODES,
     Axis,
     AxisNames,
     batched_axis,
@@ -154,8 +157,11 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
     args = [x for x, _ in operands]
     dims = [dim for _, dim in operands]
     primitive = eqn.primitive
-    if all(dim is None for dim in dims) and batched_axis_names().name not in primitive.named_axes:
-        return [(out, None) for out in bind_equation(eqn, *args)]
+    if all(dim is None for dim in dims):
+        names = batched_axis_names()
+        draws = primitive.draws and names.randomness in ("error", "different")
+        if not draws and names.name not in primitive.named_axes:
+            return [(out, None) for out in bind_equation(eqn, *args)]
     result = primitive.batch(args, dims)
     try:
         out, out_dim = result
@@ -201,6 +207,7 @@ def vmap(
     spmd_axis_name: Hashable = None,
     *,
     chunk_size: int | None = None,
+    randomness: str = "error",
     in_dims: PyTree = _DEFAULT_AXIS,
     out_dims: PyTree = _DEFAULT_AXIS,
 ) -> Function:
@@ -217,8 +224,13 @@ def vmap(
     maps over that many elements at a time, which limits the memory, unless a collective needs all
     of them; a size of 1 makes it a plain loop.
 
-    Raises InAxesError, OutAxesError, AxisError and AxisSizeError, which name the argument, and
-    ValueRangeError for a chunk size that is no positive int.
+    `randomness` says what draws from a generator of `functx.random` do: "error" refuses them, "same"
+    draws once for all elements, and "different" draws for each element, as one draw for the whole
+    batch would. Chunks do not change the numbers; a function with draws that differ is not chunked.
+
+    Raises InAxesError, OutAxesError, AxisError and AxisSizeError, which name the argument,
+    ValueRangeError for a chunk size that is no positive int, and RandomnessError for a draw that
+    `randomness` refuses.
 
     >>> import functx, numpy
     >>> functx.vmap(lambda x, y: x * y, in_axes=(0, None))(numpy.arange(3.0), 2.0).tolist()
@@ -242,7 +254,12 @@ def vmap(
     mesh_axes = () if spmd_axis_name is None else canonical_axis_names(spmd_axis_name)
     for name in mesh_axes:
         check_axis_name(name, f"vmap({function_name(fun)}): spmd_axis_name")
-    names = AxisNames(axis_name, mesh_axes)
+    if randomness not in RANDOMNESS_MODES:
+        choices = ", ".join([f"{name!r} ({does})" for name, does in RANDOMNESS_MODES.items()])
+        raise RandomnessError(
+            f"vmap({function_name(fun)}): randomness must be one of {choices}; got {randomness!r}"
+        )
+    names = AxisNames(axis_name, mesh_axes, randomness)
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
     if not isinstance(in_axes, (int, tuple, type(None))) or isinstance(in_axes, bool):
@@ -502,6 +519,13 @@ def _batched_output_error(
             f"dimensions of the whole, with length 1 where its values are shared; got output{path} of "
             f"shape () in {shared[i]}",
             fix="Keep the dimensions that a reduction removes (keepdims=True) in the inner array.",
+        )
+    operands = [None] * (len(traced.program.inputs) - len(traced.captured)) + traced.captured
+    if i >= count and isinstance(operands[traced.written[i - count]], GeneratorState):
+        return OutAxesError(
+            f"vmap({function_name(fun)}): the state of a generator from around the function must be the "
+            "same for all elements of the batch afterwards; got one that depends on mapped arguments",
+            fix="Set the state outside, or draw from a Generator that the function makes.",
         )
     if i >= count:
         name = pad_input_names(traced.program.in_names(), len(traced.program.inputs))[

@@ -1,0 +1,106 @@
+"""The state of a generator of random numbers: a hidden operand of programs that draw from it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from typing import Any, Final, final
+
+import numpy as np
+
+from functx.core.backend import backend
+from functx.core.errors import ImplicitDrawError
+from functx.core.types import ShapedArray
+from functx.core.typing import NumPyArray, Value
+
+STATE_AVAL: Final = ShapedArray((4,), np.dtype("uint32"))
+"""The type of a state in programs: the low and the high word of the seed, then those of the offset."""
+
+
+def pack_state(seed: int, offset: int) -> NumPyArray:
+    """A state as the four words that programs take."""
+    return np.array([seed & _WORD, seed >> 32, offset & _WORD, offset >> 32], np.uint32)
+
+
+def unpack_state(words: Any) -> NumPyArray:
+    """The seed and the offset in a state of four words, as two uint64."""
+    low_seed, high_seed, low_offset, high_offset = map(int, np.asarray(words))
+    return np.array([high_seed << 32 | low_seed, high_offset << 32 | low_offset], np.uint64)
+
+
+_WORD = 0xFFFFFFFF
+
+
+class GeneratorState:
+    """The state of one generator, which programs take as an input and return as an output.
+
+    A trace captures the object itself. Its value is read when the program runs, and stored after the
+    run, so a program holds no seed and no offset.
+    """
+
+    __slots__ = ("_words",)
+
+    def __init__(self, seed: int):
+        self._words: Any = pack_state(seed, 0)
+
+    def read(self) -> Any:
+        """The four words; ImplicitDrawError while JAX traces, which would keep those of its first call."""
+        if backend.jax_is_tracing():
+            raise ImplicitDrawError(
+                "a function that JAX traces must not draw from a generator, whose state JAX would keep "
+                "as it is in the first call; got a draw under a transform of JAX",
+                fix="Use functx.jit and the other transforms of functx in place of JAX's, or draw with "
+                "a key: functx.random.uniform(key, shape).",
+            )
+        return self._words
+
+    def store(self, words: Value | NumPyArray) -> None:
+        """Replace the four words.
+
+        An array that is bound to devices comes to the host, since the next program may run on others.
+        """
+        if getattr(words, "committed", True):
+            words = np.asarray(words)
+        self._words = words
+
+
+@final
+class ThreadState(GeneratorState):
+    """The state of the default generator, of which each thread has its own value.
+
+    It begins with a seed of the operating system.
+    """
+
+    __slots__ = ("_local",)
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def _words(self) -> Any:  # type: ignore[override]
+        words = getattr(self._local, "words", None)
+        if words is None:
+            words = self._local.words = pack_state(fresh_seed(), 0)
+        return words
+
+    @_words.setter
+    def _words(self, words: Any) -> None:
+        self._local.words = words
+
+
+def implicit_draw_error(owner: str) -> ImplicitDrawError:
+    """The error for a draw in a function whose caller, which `owner` names, returns no states."""
+    return ImplicitDrawError(
+        f"{owner}: the function must not draw from a generator, since it returns no state; got a draw",
+        fix="Draw outside of the function and pass the numbers to it, or draw with a key: "
+        "functx.random.uniform(key, shape).",
+    )
+
+
+def fresh_seed() -> int:
+    """A seed of 64 bits from the operating system."""
+    return secrets.randbits(64)
+
+
+DEFAULT_STATE: Final = ThreadState()
+"""The state of the default generator of each thread."""
