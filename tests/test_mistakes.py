@@ -305,6 +305,30 @@ MISTAKES = {
         ["for the NumPy array `buffer`", "Pass the array as an argument"],
         lambda: write_in(1.0),
     ),
+    "a draw in a batch": (
+        lambda: vmap(lambda x: x + random.rand(()))(X),
+        "RandomnessError",
+        ["got rand under randomness='error'", "randomness='same'", "'different'"],
+        lambda: vmap(lambda x: x + random.rand(()), randomness="different")(X),
+    ),
+    "a draw under a transform of JAX": (
+        lambda: jax.jit(lambda x: x + random.rand(3))(X),
+        "ImplicitDrawError",
+        ["got a draw under a transform of JAX", "Use functx.jit", "draw with a key"],
+        lambda: jit(lambda x: x + random.rand(3))(X),
+    ),
+    "a generator that is none": (
+        lambda: random.rand(3, generator=random.key(0)),
+        "GeneratorError",
+        ["uint32[2]", "random.Generator(seed)"],
+        lambda: random.rand(3, generator=random.Generator(0)),
+    ),
+    "a seed that is none": (
+        lambda: random.Generator(0.5),
+        "SeedTypeError",
+        ["a seed must be an int", "got float 0.5"],
+        lambda: random.Generator(5),
+    ),
     "a mask": (
         lambda: jit(lambda x: x[x > 0].sum())(X),
         "IndexingError",

@@ -444,6 +444,7 @@ def randint(
     if not is_integer(dtype):
         raise DTypeError(f"randint: dtype must be an integer type; got {dtype}")
     shape = canonical_shape(size)
+    bounds: list[Any]
     if all([type(x) in PYTHON_SCALARS for x in (low, high)]):
         check_integer_range("randint", int(low), int(high), dtype)  # type: ignore[arg-type]
         count = int(high) - int(low)  # type: ignore[arg-type]

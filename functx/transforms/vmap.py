@@ -254,7 +254,7 @@ def vmap(
     mesh_axes = () if spmd_axis_name is None else canonical_axis_names(spmd_axis_name)
     for name in mesh_axes:
         check_axis_name(name, f"vmap({function_name(fun)}): spmd_axis_name")
-    if randomness not in RANDOMNESS_MODES:
+    if randomness not in tuple(RANDOMNESS_MODES):
         choices = ", ".join([f"{name!r} ({does})" for name, does in RANDOMNESS_MODES.items()])
         raise RandomnessError(
             f"vmap({function_name(fun)}): randomness must be one of {choices}; got {randomness!r}"
