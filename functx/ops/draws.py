@@ -21,8 +21,8 @@ from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_
 from functx.core.typing import Value
 from functx.ops.operands import literal
 from functx.ops.philox import Draw, PhiloxBits
+from functx.ops.random import F32
 
-F32 = np.dtype("float32")
 F64 = np.dtype("float64")
 I32 = np.dtype("int32")
 
