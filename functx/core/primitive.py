@@ -296,7 +296,7 @@ class Primitive(metaclass=_PrimitiveType):
             self = object.__new__(cls)
             attributes = self.__dict__
             attributes.update(zip(fields, args, strict=True), out_avals_memo={}, _key=key)
-            for value in args:
+            for field, value in zip(fields, args, strict=True):
                 for program in programs_in_parameter(value):
                     if program.has_captures:
                         attributes["has_captures"] = True
