@@ -36,7 +36,7 @@ from functx.core.typing import Flags, Function, PyTree, Value
 from functx.ops.autodiff import Detach, WithValue
 from functx.transforms.aliasing import ROW_MAJOR, find_memory_layout
 from functx.transforms.argument_names import check_callable, wrap_transform
-from functx.transforms.dce import varied, with_io
+from functx.transforms.dce import with_io
 from functx.transforms.tracing_api import (
     TracedFunction,
     abstractify,
@@ -322,11 +322,14 @@ def analyze_program(
     *,
     strides: Sequence[Strides | None] = (),
     is_leaf: Flags | None = None,
+    shares_all: bool = False,
 ) -> tuple[Meta, Program]:
     """The `Meta` of a program with writes and copies, and the pure program.
 
     `requires_grad` and `is_leaf` have a flag for each input. The pure program returns the new values
     of mutated inputs (those out of the graph, then those in the graph), the outputs, and the bases.
+    With `shares_all`, outputs that share memory have a base also where it needs no gradient, or where
+    they are results of one view.
     """
     analyzed = cached_rewrite(AnalyzeMemory(tuple(strides)), program)
     pure, count = analyzed.program, len(program.inputs)
@@ -339,7 +342,7 @@ def analyze_program(
         replace(info, name=name, is_leaf=is_leaf is None or is_leaf[i])
         for i, (info, name) in enumerate(zip(inputs, names, strict=True))
     ]
-    outputs, bases = output_infos(analyzed, count, active)
+    outputs, bases = output_infos(analyzed, count, active, shares_all)
     written = dict(zip(analyzed.writes, pure.outputs[len(program.outputs) :], strict=False))
     base_values = [pure.outputs[analyzed.roots[number]] for number in bases]
     meta = Meta(
@@ -347,6 +350,7 @@ def analyze_program(
         tuple(inputs),
         tuple(outputs),
         tuple([atom.aval for atom in base_values]),
+        tuple([atom in active for atom in base_values]),
         keep_input_mutations,
         program.effects - {Effect.WRITE},
     )
@@ -365,7 +369,8 @@ def differentiable_dependents(program: Program, requires_grad: Flags) -> set[Ato
             and not primitive.is_constant_in_reverse_mode
             and not reached.isdisjoint(eqn.inputs)
         ):
-            reached.update(varied(eqn, reached))
+            # As operations on Variables do, also where the derivative is always zero.
+            reached.update([v for v in eqn.outputs if is_inexact(v.aval.dtype)])
     return reached
 
 
@@ -379,7 +384,8 @@ def input_info(
         return InputInfo("", aval, requires_grad[i])
     position = len(analyzed.outputs) + analyzed.written.index(i)
     gets_history = analyzed.program.outputs[position] in active
-    is_in_graph = keeps and (not gets_history or writes.is_hidden or writes.is_under_no_grad)
+    needs_grad = requires_grad[i] or gets_history
+    is_in_graph = keeps and (not needs_grad or writes.is_hidden or writes.is_under_no_grad)
     return InputInfo(
         "",
         aval,
@@ -393,10 +399,14 @@ def input_info(
 
 
 def output_infos(
-    analyzed: AnalyzedProgram, num_inputs: int, active: set[Atom]
+    analyzed: AnalyzedProgram, num_inputs: int, active: set[Atom], shares_all: bool
 ) -> tuple[list[OutputInfo], list[int]]:
-    """What is known of each output, and the storages whose final values are the bases."""
+    """What is known of each output, and the storages whose final values are the bases.
+
+    `shares_all` is as in `analyze_program`.
+    """
     values = analyzed.program.outputs
+    sharing = Counter([m.storage for m in analyzed.outputs])
     own_views = Counter(
         [m.storage for m in analyzed.outputs if not m.view or not m.view[-1].view.multiple_results]
     )
@@ -415,7 +425,10 @@ def output_infos(
             if not has_own_history and (not grad or own_views[storage]):
                 kind = OutputKind.ALIAS_OF_INPUT if view else OutputKind.IS_INPUT
                 info = replace(info, kind=kind, base=storage)
-        elif view and grad and own_views[storage] > 1 and values[analyzed.roots[storage]] in active:
+        elif view and (
+            (shares_all and sharing[storage] > 1)
+            or (grad and own_views[storage] > 1 and values[analyzed.roots[storage]] in active)
+        ):
             if storage in owners:
                 base, base_kind = owners[storage], BaseKind.USER_OUTPUT
             elif storage in bases:

@@ -120,14 +120,15 @@ class Meta:
     """What a function does to its inputs, and how its outputs share memory; `print` shows a table.
 
     `inputs` are the leaves of the arguments, then the captured values. `bases` are the types of the
-    extra outputs: the bases of outputs that are views of an intermediate. `effects` are those of the
-    function besides its writes.
+    extra outputs: the bases of outputs that are views of an intermediate, of which those with a
+    derivative are marked in `bases_need_grad`. `effects` are those of the function besides its writes.
     """
 
     name: str
     inputs: tuple[InputInfo, ...]
     outputs: tuple[OutputInfo, ...]
     bases: tuple[ShapedArray, ...]
+    bases_need_grad: tuple[bool, ...]
     keep_input_mutations: bool
     effects: Effects
 
@@ -155,7 +156,7 @@ class Meta:
         return [
             *[self.inputs[i].gets_history for i in self.mutated],
             *[o.kind is OutputKind.PLAIN and o.requires_grad for o in self.outputs],
-            *[True] * len(self.bases),
+            *self.bases_need_grad,
         ]
 
     @property
@@ -172,7 +173,14 @@ class Meta:
         for i, out in enumerate(self.outputs):
             rows.append((f"-> {i}", repr(out.aval), _yes(out.requires_grad), self._sharing(out)))
         for i, aval in enumerate(self.bases):
-            rows.append((f"-> base {i}", repr(aval), "yes", "base of aliased outputs"))
+            rows.append(
+                (
+                    f"-> base {i}",
+                    repr(aval),
+                    _yes(self.bases_need_grad[i]),
+                    "base of aliased outputs",
+                )
+            )
         widths = [max([len(row[i]) for row in rows]) for i in range(3)]
         lines = [
             "  ".join([*[c.ljust(n) for c, n in zip(row, widths, strict=False)], row[3]]).rstrip()

@@ -542,6 +542,31 @@ class DynamicShapeError(FunctxError, RuntimeError):
     """
 
 
+class CompilerFunctionError(FunctxError, TypeError):
+    """A compiler of `functx.aot.aot_function` is no function, or returns nothing that can be called.
+
+    Smallest failing code: `functx.aot.aot_function(f, fw_compiler=3)`.
+    Cure: pass a function that takes a program and returns a function of the list of its inputs, or a
+    program; nothing stands for `functx.aot.default_compiler`.
+    """
+
+
+class CompiledResultError(FunctxError, TypeError):
+    """The function that a compiler returned gave values of another number, shape or dtype than its program.
+
+    Smallest failing code: `functx.aot.aot_function(f, lambda program: lambda values: [])(x)`.
+    Cure: return the outputs of the program, in its order.
+    """
+
+
+class StrictCallError(FunctxError, RuntimeError, AssertionError):
+    """A strict `aot_function` was called with other same arrays, or more gradients, than it was compiled for.
+
+    Smallest failing code: `f(x, x); f(x, y)` with `f = functx.aot.aot_function(g, strict=True)`.
+    Cure: pass arrays in the same pattern, or leave `strict` out, so that another pattern is compiled.
+    """
+
+
 class AutogradError(FunctxError, RuntimeError):
     """A Variable, or a walk backwards, does not allow the request.
 

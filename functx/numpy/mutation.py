@@ -227,7 +227,7 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
     It returns the result without a write, so that the name is bound to it,
 
     * for an array without dimensions that is not a view of an array with dimensions: like a
-      NumPy scalar it is not mutable;
+      NumPy scalar it is not mutable, unless it stands for an argument that is a Variable;
     * for an array made by JAX or computed from one: JAX's arrays are immutable.
     """
     operation = f"x {symbol}= y"
@@ -235,7 +235,7 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
     def method(self: Tracer, other: ArrayOrList) -> Value:
         result = fun(self, other)
         base = storage_base(self)
-        if not self.shape and not base.shape:
+        if not self.shape and not base.shape and not is_variable_input(base):
             return result
         if base.builder.depends_on_jax(base.atom):
             return result
@@ -243,6 +243,11 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
         return self
 
     return method
+
+
+def is_variable_input(x: Tracer) -> bool:
+    """Whether `x` stands for a Variable that is an argument of the traced function."""
+    return x.builder.inputs_are_variables and x.builder.producer(x.atom) is None
 
 
 def write_out(name: str, result: Any, out: Out, where: ArrayOrList | None = True) -> Any:

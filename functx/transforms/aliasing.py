@@ -224,7 +224,7 @@ def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     arrays |= _placeholder_arrays(args)
     groups: list[list[int]] = []
     for i, x in arrays.items():
-        touching = [g for g in groups if any(_overlaps(x, arrays[j]) for j in g)]
+        touching = [g for g in groups if any(overlap(x, arrays[j]) for j in g)]
         groups = [g for g in groups if g not in touching]
         groups.append([*[j for g in touching for j in g], i])
     return [_shared_buffer({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
@@ -253,7 +253,7 @@ def _placeholder_arrays(args: Values) -> dict[int, NumPyArray]:
     return arrays
 
 
-def _overlaps(x: NumPyArray, y: NumPyArray) -> bool:
+def overlap(x: NumPyArray, y: NumPyArray) -> bool:
     if not np.may_share_memory(x, y):
         return False
     try:

@@ -368,6 +368,11 @@ class DecomposeSelected(Decompose):
         return next((entry for entry in self.entries if entry.cls is cls), None)
 
 
+def decomposition_rewrite(table: str | Mapping[Any, Function]) -> DecomposeSelected:
+    """The rewrite that applies all decompositions of a table, at any depth."""
+    return DecomposeSelected(_table_entries(table), None, frozenset())
+
+
 def _table_entries(table: str | Mapping[Any, Function]) -> str | tuple[Decomposition, ...]:
     if not isinstance(table, Mapping):
         decomposition_table(table, "decompose")

@@ -1,0 +1,257 @@
+"""Calls of an `aot_function`: their programs, and what is done with the results outside of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+from weakref import ref
+
+import jax.numpy as jnp
+import numpy as np
+
+from functx.aot.analysis import Analysis
+from functx.aot.call_arguments import ArgumentPlan, view_key
+from functx.aot.call_node import CallPullback, CompiledCallNode
+from functx.aot.compilers import CompiledProgram, is_input
+from functx.aot.meta import BaseKind, InputInfo, Meta, OutputInfo, OutputKind
+from functx.autograd.modes import current_modes, grad_mode
+from functx.autograd.nodes import GradientEdge, SavedValue, operand_watch
+from functx.autograd.recorded import Recorded, constant
+from functx.autograd.saved import pack_saved
+from functx.autograd.variable import Variable, make_variable
+from functx.autograd.views import VersionCounter
+from functx.core import tree
+from functx.core.functionalization import write_to_numpy_arrays
+from functx.core.typing import PyTree
+from functx.transforms.aliasing import MemoryLayout, argument_strides, shared_buffers
+
+
+class CallPrograms(NamedTuple):
+    """The compiled programs of a call: `forward` and `pullback`, or `forward` alone for inference.
+
+    `forward` returns the new values of the inputs that are written to outside the program, the outputs
+    of the function and the bases, then the values that `pullback` takes first.
+    """
+
+    forward: CompiledProgram
+    pullback: CallPullback | None
+
+
+class CompiledCall:
+    """All calls of an `aot_function` of one key: how their arguments become inputs, and results outputs.
+
+    `number` is that of the compilation, by which its programs are named.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        label: str,
+        plan: ArgumentPlan,
+        analysis: Analysis,
+        programs: CallPrograms,
+        out_tree: Any,
+        memory: MemoryLayout | None,
+    ):
+        self.number, self.label, self.plan = number, label, plan
+        self.meta: Meta = analysis.meta
+        self.captured, self.out_tree, self.programs = analysis.captured, out_tree, programs
+        self.memory = memory
+        meta = self.meta
+        self.written = [i for i, x in enumerate(meta.inputs) if x.mutates_data]
+        self.count = len(meta.mutated) + len(meta.outputs) + len(meta.bases)
+        program = programs.forward.program
+        self.inputs_returned = {
+            i: program.inputs.index(a)  # type: ignore[arg-type]
+            for i, a in enumerate(program.outputs)
+            if is_input(program, i)
+        }
+        memory_of_output = [
+            (x.storage, x.kind, x.requires_grad, *map(view_key, x.view or ())) for x in meta.outputs
+        ]
+        self.first_same = [
+            i if x.view is None else memory_of_output.index(memory_of_output[i])
+            for i, x in enumerate(meta.outputs)
+        ]
+        self.tangents = [i for i, on in enumerate(meta.mask) if on]
+        self.captured_flags = [isinstance(x, Variable) and x.requires_grad for x in self.captured]
+        self.on_variables = any([isinstance(x, Variable) for x in self.captured])
+
+    def holds(self, arrays: Sequence[Any], records: bool) -> bool:
+        """Whether the call is for arguments in this memory, and for the captured Variables as they are now."""
+        if self.memory is not None and self.memory != memory_of(arrays):
+            return False
+        return (
+            not self.on_variables
+            or not records
+            or self.captured_flags
+            == [isinstance(x, Variable) and x.requires_grad for x in self.captured]
+        )
+
+    def run_on_arrays(self, leaves: Sequence[Any]) -> PyTree:
+        """The result of a call without Variables."""
+        plan = self.plan
+        inputs = [*(leaves if plan.is_identity else plan.inputs_of(leaves)), *self.captured]
+        outs = self.programs.forward([*inputs])
+        mutated = self.meta.mutated
+        if mutated:
+            write_to_numpy_arrays(inputs, dict(zip(mutated, outs, strict=False)))
+            outs = outs[len(mutated) :]
+        return tree.unflatten(self.out_tree, outs[: len(self.meta.outputs)])
+
+    def run_on_variables(self, leaves: Sequence[Any]) -> PyTree:
+        """The result of a call with Variables: Variables, of one node."""
+        if (watch := operand_watch.get()) is not None:
+            watch(leaves)
+        inputs = [*self.plan.inputs_of(leaves), *self.captured]
+        self.check_writable(inputs)
+        operands = [x.read() if isinstance(x, Variable) else recorded_array(x) for x in inputs]
+        in_graph = set(self.meta.in_graph)
+        values = [inputs[i] if i in in_graph else x.look() for i, x in enumerate(operands)]
+        pullback = self.programs.pullback
+        node = None
+        if pullback is not None:
+            edges = [
+                x.edge if info.requires_grad and isinstance(x, Variable) else None
+                for x, info in zip(inputs, self.meta.inputs, strict=True)
+            ]
+            if any(edges):
+                node = CompiledCallNode(pullback, edges)
+        saved_inputs = [] if node is None else self.saved_inputs(node, inputs, operands)
+        with grad_mode(False) if in_graph else nullcontext():
+            outs = self.programs.forward(values)
+        results = [
+            make_variable(
+                operands[self.inputs_returned[i]] if i in self.inputs_returned else constant(x),
+                None,
+            )
+            for i, x in enumerate(outs[: self.count])
+        ]
+        if node is not None:
+            for n, i in enumerate(self.tangents):
+                results[i]._edge = GradientEdge(node, n)
+            node.operands = saved_inputs
+            node.saved = self.saved_values(outs, saved_inputs, results, node)
+        count = len(self.meta.mutated)
+        self.write_back(inputs, results[:count])
+        return tree.unflatten(self.out_tree, self.results(leaves, inputs, results[count:]))
+
+    def check_writable(self, inputs: Sequence[Any]) -> None:
+        """Raises an error for a Variable that the function writes to and that must not be written to."""
+        for i in self.written:
+            x, info = inputs[i], self.meta.inputs[i]
+            if isinstance(x, Variable):
+                with grad_mode(current_modes().grad and not is_unseen(info)):
+                    x.check_writable(f"{self.label}: a write to `{info.name}`")
+
+    def saved_inputs(
+        self, node: CompiledCallNode, inputs: Sequence[Any], operands: Sequence[Recorded]
+    ) -> list[Any]:
+        """The inputs as saved values; a later write to one that the call itself leaves alone is noted."""
+        saved: list[Any] = []
+        for i, (x, recorded, edge) in enumerate(zip(inputs, operands, node.edges, strict=True)):
+            if not isinstance(x, Variable):
+                saved.append(recorded)
+            elif self.meta.inputs[i].mutates_data:
+                saved.append(SavedValue(recorded, edge, VersionCounter(False), 0))
+            else:
+                counter = x.version_counter
+                saved.append(
+                    SavedValue(recorded, edge, counter, counter.version, None, x._dual, ref(x))
+                )
+        return saved
+
+    def saved_values(
+        self,
+        outs: Sequence[Any],
+        saved_inputs: Sequence[Any],
+        results: Sequence[Variable],
+        node: CompiledCallNode,
+    ) -> list[Any]:
+        """The values that the pullback takes first: inputs, outputs, or values of their own."""
+        program = self.programs.forward.program
+        position = {a: i for i, a in reversed([*enumerate(program.outputs[: self.count])])}
+        number = {i: n for n, i in enumerate(self.tangents)}
+        saved: list[Any] = []
+        for i in range(self.count, len(outs)):
+            atom = program.outputs[i]
+            if i in self.inputs_returned:
+                x = saved_inputs[self.inputs_returned[i]]
+            elif atom in position:
+                out = position[atom]
+                counter = results[out].version_counter
+                x = SavedValue(results[out].read(), None, counter, 0, number.get(out))
+            else:
+                x = constant(outs[i])
+            saved.append(pack_saved(x) if isinstance(x, SavedValue) else x)
+        return saved
+
+    def write_back(self, inputs: Sequence[Any], new: Sequence[Variable]) -> None:
+        """Writes the new values to the inputs that are written to outside the program."""
+        by_input: dict[int, Any] = dict(zip(self.meta.mutated, new, strict=True))
+        write_to_numpy_arrays(inputs, by_input)
+        for i, value in by_input.items():
+            if isinstance(inputs[i], Variable):
+                unseen = is_unseen(self.meta.inputs[i])
+                with grad_mode(current_modes().grad and not unseen):
+                    inputs[i].write(value)
+
+    def results(
+        self, leaves: Sequence[Any], inputs: Sequence[Any], outs: Sequence[Variable]
+    ) -> list[Any]:
+        """The results of the function: the outputs of the program, or views of inputs and of other outputs."""
+        meta = self.meta
+        count = len(meta.outputs)
+        bases = outs[count:]
+        results: list[Any] = [*outs[:count]]
+        for i, info in enumerate(meta.outputs):
+            if self.first_same[i] != i:
+                results[i] = results[self.first_same[i]]
+                continue
+            if info.kind is OutputKind.PLAIN or info.base is None:
+                continue
+            if info.kind is OutputKind.ALIAS_OF_INTERMEDIATE:
+                is_output = info.base_kind is BaseKind.USER_OUTPUT
+                base: Any = outs[info.base] if is_output else bases[info.base]
+            else:
+                base = inputs[info.base]
+            if isinstance(base, Variable):
+                leaf = self.leaf_at(leaves, info)
+                results[i] = replay(info, base) if leaf is None else leaf
+            elif info.kind is OutputKind.IS_INPUT and not meta.inputs[info.base].mutates_data:
+                results[i] = base
+        return results
+
+    def leaf_at(self, leaves: Sequence[Any], info: OutputInfo) -> Any:
+        """The argument that an output is, as one object; None if there is none."""
+        if info.kind is OutputKind.ALIAS_OF_INTERMEDIATE:
+            return None
+        for x, source in zip(leaves, self.plan.leaves, strict=True):
+            if source.number == info.base and [*map(view_key, source.views)] == [
+                *map(view_key, info.view)
+            ]:
+                return x
+        return None
+
+
+def memory_of(arrays: Sequence[Any]) -> MemoryLayout:
+    """How the NumPy arrays among the arguments lie in memory."""
+    return MemoryLayout(tuple(shared_buffers(arrays)), strides=tuple(argument_strides(arrays)))
+
+
+def is_unseen(info: InputInfo) -> bool:
+    """Whether no derivative sees the writes to an input."""
+    return info.is_hidden or info.is_under_no_grad
+
+
+def replay(info: OutputInfo, base: Variable) -> Any:
+    """An output as a view of its base, without history if it has none in the plain call."""
+    with grad_mode(current_modes().grad and (info.requires_grad or not base.requires_grad)):
+        return info.replay(base)
+
+
+def recorded_array(x: Any) -> Recorded:
+    """An array or a number as a recorded value."""
+    # The user may write to a NumPy array before the walk.
+    return constant(jnp.array(x) if isinstance(x, np.ndarray) else x)

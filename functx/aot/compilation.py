@@ -1,0 +1,270 @@
+"""The compilation of a call of an `aot_function`: its trace, its programs, and their compilers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from functx.aot.analysis import Analysis, analyze_program, trace_with_writes
+from functx.aot.call_arguments import ArgumentPlan, merge_shared, plan_of
+from functx.aot.call_node import CallPullback
+from functx.aot.calls import CallPrograms, CompiledCall, memory_of
+from functx.aot.compilers import CompiledProgram, Compiler
+from functx.aot.meta import Meta
+from functx.autograd.variable import Variable
+from functx.core import tree
+from functx.core.errors import CompilerFunctionError, type_name
+from functx.core.functionalization import is_row_major, noncontiguous_strides
+from functx.core.program import Atom, Equation, Program
+from functx.core.program_editing import replace_program_fields
+from functx.core.rewriting import cached_rewrite
+from functx.core.tracer import aval_of, current_builder
+from functx.core.types import is_inexact
+from functx.core.typing import Function, PyTree, Value
+from functx.ops.views import Write
+from functx.passes.memory_planning import JointProgram, inline_checkpoints, join_split
+from functx.passes.min_cut import Partition
+from functx.transforms.aliasing import check_variables_not_aliased
+from functx.transforms.argument_names import function_name
+from functx.transforms.dce import DropZeroInputs, with_io
+from functx.transforms.decompose import decomposition_rewrite
+from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.tracing_api import has_aval
+
+PartitionFunction: TypeAlias = Callable[[JointProgram], Partition]
+"""Splits a joint program in a forward and a backward program."""
+
+
+class FunctionOptions(NamedTuple):
+    """The options of an `aot_function` that its programs depend on."""
+
+    fw_compiler: Compiler | None
+    bw_compiler: Compiler | None
+    inference_compiler: Compiler | None
+    partition_fn: PartitionFunction
+    decompositions: Mapping[Any, Any] | None
+    keep_input_mutations: bool
+    backward_at_once: bool
+
+
+class Compilation:
+    """The compilation number `number` of `fun`, for arguments of the structure `in_tree`."""
+
+    def __init__(
+        self,
+        fun: Function,
+        options: FunctionOptions,
+        in_tree: tree.TreeDef,
+        number: int,
+        label: str,
+    ):
+        self.fun, self.options, self.in_tree = fun, options, in_tree
+        self.number, self.label = number, label
+        self.out_tree: Any = None
+        self.depends_on_memory = False
+
+    def compile(
+        self, arrays: Sequence[Any], flags: Sequence[bool] | None, same: Sequence[int] | None
+    ) -> CompiledCall:
+        """The compiled call for arguments like `arrays`.
+
+        `flags` says which of them need a gradient, None if none is recorded; `same` which are the same.
+        """
+        plan = plan_of(range(len(arrays)) if same is None else same)
+        analysis = self.analyze(plan, arrays, flags)
+        written = {i for i, x in enumerate(analysis.meta.inputs) if x.mutates_data}
+        if written:
+            merged = merge_shared(plan, arrays, written)
+            if merged is not plan:
+                plan = merged
+                analysis = self.analyze(plan, arrays, flags)
+                written = {i for i, x in enumerate(analysis.meta.inputs) if x.mutates_data}
+            inputs = [*plan.inputs_of(arrays), *analysis.captured]
+            for k, x in enumerate(inputs):
+                if k in written and isinstance(x, Variable):
+                    check_variables_not_aliased([x, *analysis.captured], {0})
+        memory = memory_of(arrays) if self.depends_on_memory else None
+        programs = self.programs(analysis)
+        return CompiledCall(
+            self.number, self.label, plan, analysis, programs, self.out_tree, memory
+        )
+
+    def analyze(
+        self, plan: ArgumentPlan, arrays: Sequence[Any], flags: Sequence[bool] | None
+    ) -> Analysis:
+        """The analysis of the function of the inputs of a plan."""
+        inputs = plan.inputs_of(arrays)
+        results = ArrayResults(self.fun, any([isinstance(x, Variable) for x in inputs]))
+        fun: Function = results
+        in_tree = self.in_tree
+        if not plan.is_identity:
+            fun, in_tree = (
+                results.of_inputs(plan, in_tree),
+                tree.structure((tuple(range(len(inputs))), {})),
+            )
+        avals = [aval_of(x) for x in inputs]
+        placed = [placeholder(x) if isinstance(x, Variable) else x for x in inputs]
+        traced, strides = trace_with_writes(fun, in_tree, avals, "aot_function", placed)
+        records = flags is not None
+        needs_grad = [
+            records and isinstance(x, Variable) and x.requires_grad
+            for x in (*inputs, *traced.captured)
+        ]
+        meta, program = analyze_program(
+            traced.program,
+            needs_grad,
+            self.options.keep_input_mutations,
+            strides=strides or [noncontiguous_strides(x) for x in placed],
+            shares_all=any([isinstance(x, Variable) for x in (*inputs, *traced.captured)]),
+            is_leaf=[not isinstance(x, Variable) or x.is_leaf for x in (*inputs, *traced.captured)],
+        )
+        self.out_tree = results.out_tree
+        self.depends_on_memory = bool(strides) and any([isinstance(x, np.ndarray) for x in inputs])
+        table = self.options.decompositions
+        if table is not None:
+            program = cached_rewrite(decomposition_rewrite(table), program)
+        return Analysis(meta, program, traced.captured, in_tree, traced.out_tree)
+
+    def programs(self, analysis: Analysis) -> CallPrograms:
+        """The programs of a call, of which the forward one is compiled."""
+        meta, options = analysis.meta, self.options
+        if not meta.is_training:
+            program = with_trailing_writes(analysis.program, meta, len(meta.mutated))
+            compiled = self.compiled(
+                program, "inference", options.inference_compiler, "inference_compiler"
+            )
+            return CallPrograms(compiled, None)
+        joint, gradients = joint_of(analysis)
+        parts = options.partition_fn(joint)
+        if not isinstance(parts, Partition):
+            raise CompilerFunctionError(
+                f"{self.label}: partition_fn must return a functx.aot.Partition; got {type_name(parts)}",
+                fix="Return the result of functx.aot.default_partition(joint).",
+            )
+        forward = with_trailing_writes(parts.forward, meta, len(meta.mutated))
+        first = len(joint.tangents)
+        saved_first = replace_program_fields(
+            parts.backward,
+            inputs=[*parts.backward.inputs[first:], *parts.backward.inputs[:first]],
+        )
+        compiled = self.compiled(forward, "forward", options.fw_compiler, "fw_compiler")
+        backward = self.compiled(saved_first, "backward", options.bw_compiler, "bw_compiler")
+        if options.backward_at_once:
+            backward.compile()
+        mask = output_mask(meta)
+        outputs = [a for a, on in zip(analysis.program.outputs, mask, strict=True) if on]
+        pure = with_io(analysis.program, analysis.program.inputs, outputs)
+        label = f"{meta.name}Backward"
+        return CallPrograms(
+            compiled, CallPullback(label, pure, meta.needs_grad, backward, gradients)
+        )
+
+    def compiled(
+        self, program: Program, role: str, compiler: Compiler | None, option: str
+    ) -> CompiledProgram:
+        """A program with its name and its compiler."""
+        table = self.options.decompositions
+        if table is not None:
+            program = cached_rewrite(decomposition_rewrite(table), program)
+        named = replace_program_fields(program, name=f"{self.number}_{role}", trees=None)
+        return CompiledProgram(named, compiler, option)
+
+
+class ArrayResults:
+    """A function as one that returns the arrays of its result, in a list.
+
+    A call sets `out_tree`, the structure of the result, in which what is no array is static. With
+    `on_variables`, traced arguments stand for Variables.
+    """
+
+    def __init__(self, fun: Function, on_variables: bool):
+        self.__wrapped__, self.on_variables = fun, on_variables
+        self.__name__ = function_name(fun)
+        self.out_tree: Any = None
+
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> list[Any]:
+        current_builder.require().inputs_are_variables = self.on_variables
+        leaves, structure = tree.flatten_with_key_data(self.__wrapped__(*args, **kwargs))
+        static = {i: x for i, x in enumerate(leaves) if type(x) in _NUMBERS or not has_aval(x)}
+        self.out_tree = tree.treedef_with_static(structure, static)
+        return [x for i, x in enumerate(leaves) if i not in static]
+
+    def of_inputs(self, plan: ArgumentPlan, in_tree: tree.TreeDef) -> Function:
+        """The function of the inputs of a plan, for arguments of the structure `in_tree`."""
+
+        def call(*inputs: Value) -> list[Any]:
+            args, kwargs = in_tree.unflatten(plan.leaves_of(inputs))
+            return self(*args, **kwargs)
+
+        call.__name__ = self.__name__
+        return call
+
+
+_NUMBERS = frozenset({int, float, bool, complex})
+
+
+def placeholder(x: Variable) -> Any:
+    """A NumPy value that stands for a Variable where the memory of arguments is compared: only its strides count."""
+    strides = x.strides_()
+    if is_row_major(x.shape, strides):
+        return np.float32(0)
+    size = x.dtype.itemsize
+    whole = np.empty(
+        sum([abs(n) * max(k - 1, 0) for n, k in zip(strides, x.shape, strict=True)]) + 1, x.dtype
+    )
+    first = sum([-n * max(k - 1, 0) for n, k in zip(strides, x.shape, strict=True) if n < 0])
+    return np.lib.stride_tricks.as_strided(whole[first:], x.shape, [n * size for n in strides])
+
+
+def with_trailing_writes(program: Program, meta: Meta, start: int) -> Program:
+    """A program that writes the outputs from number `start` on, as many as the analysis says, to its inputs."""
+    targets = meta.in_graph
+    if not targets:
+        return program
+    end = start + len(targets)
+    writes = [
+        Equation(Write(), [program.inputs[i], new], [], None)
+        for i, new in zip(targets, program.outputs[start:end], strict=True)
+    ]
+    return replace_program_fields(
+        program,
+        equations=[*program.equations, *writes],
+        outputs=[*program.outputs[:start], *program.outputs[end:]],
+        trees=None,
+    )
+
+
+def output_mask(meta: Meta) -> list[bool]:
+    """The mask of the outputs of the pure program that take a tangent."""
+    count = len(meta.mutated)
+    return [*meta.mask[:count], *[False] * len(meta.in_graph), *meta.mask[count:]]
+
+
+def joint_of(analysis: Analysis) -> tuple[JointProgram, tuple[int | None, ...]]:
+    """The joint program of an analysed function, and for each input the number of its gradient."""
+    meta, program = analysis.meta, analysis.program
+    active = meta.needs_grad
+    values, backward = SplitVJP(tuple(active))(program)
+    mask = output_mask(meta)
+    nonzero = tuple(
+        [on for on, aval in zip(mask, program.out_avals, strict=True) if is_inexact(aval.dtype)]
+    )
+    backward = cached_rewrite(DropZeroInputs(nonzero), backward)
+    reached = differentiable_inputs(program, mask)
+    kept = [i for i, on in enumerate(active) if on and program.inputs[i] in reached]
+    position = {i: n for n, i in enumerate([i for i, on in enumerate(active) if on])}
+    backward = with_io(backward, backward.inputs, [backward.outputs[position[i]] for i in kept])
+    joint = inline_checkpoints(join_split(values, len(program.outputs), [backward]))
+    number = {i: n for n, i in enumerate(kept)}
+    return joint, tuple([number.get(i) for i in range(len(program.inputs))])
+
+
+def differentiable_inputs(program: Program, mask: Sequence[bool]) -> set[Atom]:
+    """The variables that the outputs in a mask depend on by operations with a derivative."""
+    reached = {a for a, on in zip(program.outputs, mask, strict=True) if on}
+    for eqn in reversed(program.equations):
+        if eqn.primitive.differentiable and not reached.isdisjoint(eqn.outputs):
+            reached.update(eqn.inputs)
+    return reached

@@ -1,0 +1,308 @@
+"""`aot_function`: a function whose forward and backward programs are traced ahead of time and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from threading import RLock
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakSet
+
+import jax
+import numpy as np
+
+from functx.aot.call_arguments import first_occurrences, sharing_key
+from functx.aot.calls import CompiledCall
+from functx.aot.compilation import Compilation, FunctionOptions, PartitionFunction
+from functx.aot.compilers import Compiler, check_compiler
+from functx.aot.partitions import default_partition
+from functx.autograd.modes import current_modes
+from functx.autograd.recorded import step_traces
+from functx.autograd.variable import Variable, open_level
+from functx.core import tree
+from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.config import trace_options
+from functx.core.errors import (
+    ArgumentError,
+    StaticArgumentError,
+    StrictCallError,
+    type_name,
+)
+from functx.core.named_axes import bound_axes
+from functx.core.tracer import aval_of, current_builder, is_jax_tracer
+from functx.core.types import ShapedArray, x64_enabled
+from functx.core.typing import Function, PyTree
+from functx.lowering.jit import jit
+from functx.transforms.argument_names import (
+    OWN_ATTRIBUTES,
+    argument_names,
+    check_callable,
+    function_name,
+    wrap_transform,
+)
+from functx.transforms.decompose import decompose
+
+
+def aot_function(
+    fun: Function,
+    fw_compiler: Compiler | None = None,
+    bw_compiler: Compiler | None = None,
+    partition_fn: PartitionFunction = default_partition,
+    decompositions: Mapping[Any, Any] | None = None,
+    inference_compiler: Compiler | None = None,
+    keep_inference_input_mutations: bool = False,
+    dynamic: bool = False,
+    *,
+    strict: bool = False,
+    backward_at_once: bool = False,
+) -> Function:
+    """`fun`, whose forward and backward programs are traced together, split, and given to compilers.
+
+    A compiler is a function of a `Program`. It returns a function that takes the inputs of the program
+    in one list, which it empties, and returns the outputs; or another program, which is run. The
+    programs of compilation number k are called `k_forward` and `k_backward`; for a call in which
+    nothing needs a gradient there is one, `k_inference`. `bw_compiler` and `inference_compiler` are
+    by default `fw_compiler`, and that is `default_compiler`, which runs programs by XLA. The forward program is
+    compiled at the first call, the backward program in the first walk, or with `backward_at_once` at
+    the call.
+
+    Arguments and results are pytrees; what is no array is passed on. A Python number is passed on too, and
+    compiled for each value; with `dynamic` it is an input of the program. On Variables of
+    `functx.autograd` a call is one node: results have the gradients, flags and shared memory of the plain call, and
+    inputs that `fun` writes to are written to. Without Variables results are JAX arrays, and NumPy
+    arguments are written to. Inside another transform it is `fun` itself.
+
+    `partition_fn` splits the joint program, such as `min_cut_rematerialization_partition`. The
+    `decompositions` that `functx.decomp.get_decompositions` returns are applied to all programs. With
+    `keep_inference_input_mutations`, a write that no derivative sees ends the program itself, in whose list of inputs is the caller's own array.
+
+    Programs are compiled for the types and structure of the arguments, for those that need a gradient,
+    and for those that are the same array. Another such pattern compiles again; with `strict` it raises
+    StrictCallError. A gradient can be differentiated: then `fun` is differentiated anew.
+
+    Raises CompilerFunctionError for a compiler or partition that is no function, or returns none;
+    CompiledResultError where a compiled function returns other values than the program.
+
+    >>> import functx, functx.numpy as np
+    >>> from functx.autograd import Variable
+    >>> def show(program):
+    ...     print(program.name, len(program.inputs), "->", len(program.outputs))
+    ...     return program
+    >>> f = functx.aot.aot_function(lambda x: np.sin(np.cos(x)), show)
+    >>> x = Variable([1.0, 2.0], requires_grad=True)
+    >>> y = f(x).sum()
+    0_forward 1 -> 3
+    >>> y.backward()
+    0_backward 3 -> 1
+    """
+    check_callable(fun, "aot_function")
+    check_compiler(fw_compiler, "fw_compiler")
+    check_compiler(bw_compiler, "bw_compiler")
+    check_compiler(inference_compiler, "inference_compiler")
+    check_compiler(partition_fn, "partition_fn")
+    options = FunctionOptions(
+        fw_compiler,
+        bw_compiler or fw_compiler,
+        inference_compiler or fw_compiler,
+        partition_fn,
+        decompositions,
+        bool(keep_inference_input_mutations),
+        bool(backward_at_once),
+    )
+    compiled = AotFunction(fun, options, bool(dynamic), bool(strict))
+    wrapper = wrap_transform(compiled.call, fun, "aot_function")
+    wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
+    vars(wrapper)[OWN_ATTRIBUTES] = ("clear_cache",)
+    return wrapper
+
+
+class CallTypes(NamedTuple):
+    """What a call has in common with those that its programs were compiled for.
+
+    `flags` says which arrays need a gradient, None if no gradient is recorded; `same` gives for each
+    array the first that is the same object.
+    """
+
+    in_tree: tree.TreeDef
+    avals: tuple[ShapedArray, ...]
+    static: tuple[Hashable, ...]
+    context: tuple[Hashable, ...]
+    flags: tuple[bool, ...] | None
+    same: tuple[int, ...] | None
+    sharing: Hashable
+
+    @property
+    def without_pattern(self) -> Hashable:
+        """The key that calls share that differ in their gradients and same arrays alone."""
+        return self.in_tree, self.avals, self.static, self.context, self.flags is None
+
+
+class AotFunction:
+    """An `aot_function`: its options, and the calls that it has compiled, by their types."""
+
+    instances: ClassVar[WeakSet[AotFunction]] = WeakSet()
+
+    def __init__(self, fun: Function, options: FunctionOptions, dynamic: bool, strict: bool):
+        self.fun, self.options = fun, options
+        self.dynamic, self.strict = dynamic, strict
+        self.label = f"aot_function({function_name(fun)})"
+        table = options.decompositions
+        self.plain = fun if table is None else decompose(fun, table=table)
+        self.jitted: Function | None = None
+        self.calls = Cache("aot functions", 256)
+        self.first_calls: dict[Hashable, tuple[CallTypes, CompiledCall]] = {}
+        self.count = 0
+        self._lock = RLock()
+        AotFunction.instances.add(self)
+
+    def clear(self) -> None:
+        """Forgets all compiled calls."""
+        self.calls.clear()
+        self.first_calls.clear()
+
+    def call(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """The result of a call."""
+        if is_part_of_trace():
+            return self.plain(*args, **kwargs)
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        arrays: list[Any] = []
+        avals: list[ShapedArray] = []
+        static: dict[int, Any] = {}
+        has_variables = False
+        numbers = () if self.dynamic else (int, float, bool, complex)
+        for i, x in enumerate(leaves):
+            if isinstance(x, Variable):
+                has_variables = True
+                avals.append(x.aval_)
+            elif type(x) in numbers:
+                static[i] = x
+                continue
+            elif is_jax_tracer(x):
+                return self.in_jax(*args, **kwargs)
+            else:
+                try:
+                    avals.append(aval_of(x))
+                except ArgumentError:
+                    static[i] = x
+                    continue
+            arrays.append(x)
+        records = current_modes().records_gradients
+        flags = None
+        if records:
+            flags = tuple(
+                [has_variables and isinstance(x, Variable) and x.requires_grad for x in arrays]
+            )
+        same = None
+        if len({*map(id, arrays)}) < len(arrays):
+            same = first_occurrences([x if is_array(x) else object() for x in arrays])
+        types = CallTypes(
+            in_tree,
+            tuple(avals),
+            tuple([(i, static_key(x, self.label)) for i, x in static.items()]) if static else (),
+            (x64_enabled(), trace_options.get().key, bound_axes()),
+            flags,
+            same,
+            sharing_key(arrays) if has_variables else None,
+        )
+        call = self.find(types, arrays, static)
+        if has_variables or call.on_variables:
+            return call.run_on_variables(arrays)
+        return call.run_on_arrays(arrays)
+
+    def in_jax(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """The result on values that JAX traces: one operation, as of a jitted function."""
+        if self.jitted is None:
+            self.jitted = jit(self.plain)
+        return self.jitted(*args, **kwargs)
+
+    def find(self, types: CallTypes, arrays: Sequence[Any], static: dict[int, Any]) -> CompiledCall:
+        """The compiled call for arguments of these types, which is compiled if there is none."""
+        found: list[CompiledCall] | None = self.calls.get(types)
+        records = types.flags is not None
+        for call in found or ():
+            if call.holds(arrays, records):
+                return call
+        with self._lock:
+            if self.strict and not found:
+                known = self.first_calls.get(types.without_pattern)
+                if known is not None:
+                    self.check_pattern(*known, types, arrays)
+                    return known[1]
+            structure = tree.treedef_with_static(types.in_tree, static)
+            compilation = Compilation(self.fun, self.options, structure, self.count, self.label)
+            call = compilation.compile(arrays, types.flags, types.same)
+            self.count += 1
+            self.calls.put(types, [call, *(found or ())][:CALLS_OF_A_KEY])
+            self.first_calls.setdefault(types.without_pattern, (types, call))
+            return call
+
+    def check_pattern(
+        self, before: CallTypes, call: CompiledCall, types: CallTypes, arrays: Sequence[Any]
+    ) -> None:
+        """Raises StrictCallError if other arrays are the same, or more need a gradient, than were compiled for."""
+        count = len(arrays)
+        old, new = (t.same or tuple(range(count)) for t in (before, types))
+        names = argument_names(self.fun, types.in_tree)()
+        start = f"{self.label}: with strict=True, "
+        for i in range(count):
+            if old[i] != new[i]:
+                j, is_same = (old[i], False) if new[i] == i or old[i] != i else (new[i], True)
+                raise StrictCallError(
+                    f"{start}the same inputs must be the same array in each call; got "
+                    f"{'the same array' if is_same else 'different arrays'} as inputs {j} and {i} "
+                    f"(`{names[j]}` and `{names[i]}`), program {call.number} was compiled for "
+                    f"{'different ones' if is_same else 'one array'}",
+                    fix="Pass arrays in the same pattern, or leave strict out, which compiles again.",
+                )
+        for i, (was, now) in enumerate(zip(before.flags or (), types.flags or (), strict=True)):
+            if now and not was:
+                raise StrictCallError(
+                    f"{start}an input must not need a gradient that needed none when the program was "
+                    f"compiled; got one that does as input {i} (`{names[i]}`) of program {call.number}",
+                    fix="Pass x.detach(), or leave strict out, which compiles again.",
+                )
+        if before.sharing != types.sharing:
+            raise StrictCallError(
+                f"{start}inputs must share memory as when the program was compiled; got others that do "
+                f"for program {call.number}",
+                fix="Pass copies, or leave strict out, which compiles again.",
+            )
+
+
+CALLS_OF_A_KEY = 8
+"""How many compiled calls are kept that differ only in the memory of arguments and in captured values."""
+
+
+def is_part_of_trace() -> bool:
+    """Whether a call belongs to a function that is traced, or has tangents at an open dual level."""
+    return (
+        current_builder.get() is not None
+        or open_level.get() is not None
+        or (step_traces.count > 0 and step_traces.of_thread() is not None)
+    )
+
+
+def is_array(x: object) -> bool:
+    """Whether an argument is an array, of which the same object may be passed twice."""
+    return isinstance(x, (Variable, np.ndarray, jax.Array))
+
+
+def static_key(x: Any, label: str) -> Hashable:
+    """The key of an argument that is no array; StaticArgumentError if it cannot be hashed."""
+    kind = type(x)
+    if kind is float or kind is complex:
+        # Numbers compare equal that differ in their sign, and nan equals nothing.
+        return kind, repr(x)
+    try:
+        hash(x)
+    except TypeError:
+        raise StaticArgumentError(
+            f"{label}: an argument that is no array must be hashable; got {type_name(x)}",
+            fix="Register its class as a pytree, or let it define __hash__ and __eq__.",
+        ) from None
+    return kind, x
+
+
+@clear_on_rule_change
+def _clear_aot_functions() -> None:
+    for function in list(AotFunction.instances):
+        function.clear()
