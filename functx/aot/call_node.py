@@ -148,7 +148,7 @@ class CompiledCallNode(Node):
         if self.saved is None or self.operands is None:
             raise freed_error(self.label)
         has_masks = any([g is not None and g.mask is not None for g in gradients])
-        if not walk.plain or (has_masks and self.pullback.needs_masks):
+        if not walk.has_recorded_values or (has_masks and self.pullback.needs_masks):
             results = self.pull_back_again(walk, gradients)
         else:
             results = self.pull_back_compiled(walk, gradients, has_masks)
