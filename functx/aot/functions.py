@@ -46,7 +46,7 @@ def aot_function(
     fun: Function,
     fw_compiler: Compiler | None = None,
     bw_compiler: Compiler | None = None,
-    partition_fn: PartitionFunction = default_partition,
+    partition_fn: PartitionFunction | None = None,
     decompositions: Mapping[Any, Any] | None = None,
     inference_compiler: Compiler | None = None,
     keep_inference_input_mutations: bool = False,
@@ -61,19 +61,20 @@ def aot_function(
     in one list, which it empties, and returns the outputs; or another program, which is run. The
     programs of compilation number k are called `k_forward` and `k_backward`; for a call in which
     nothing needs a gradient there is one, `k_inference`. `bw_compiler` and `inference_compiler` are
-    by default `fw_compiler`, and that is `default_compiler`, which runs programs by XLA. The forward program is
-    compiled at the first call, the backward program in the first walk, or with `backward_at_once` at
-    the call.
+    by default `fw_compiler`, and that is `default_compiler`, which runs programs by XLA. The forward
+    program is compiled at the first call, the backward program in the first walk, or at the call
+    with `backward_at_once`.
 
-    Arguments and results are pytrees; what is no array is passed on. A Python number is passed on too, and
-    compiled for each value; with `dynamic` it is an input of the program. On Variables of
-    `functx.autograd` a call is one node: results have the gradients, flags and shared memory of the plain call, and
-    inputs that `fun` writes to are written to. Without Variables results are JAX arrays, and NumPy
-    arguments are written to. Inside another transform it is `fun` itself.
+    Arguments and results are pytrees; what is no array is passed on. A Python number is passed on
+    too, and compiled for each value; with `dynamic` it is an input of the program. On Variables of
+    `functx.autograd` a call is one node: results have the gradients, flags and shared memory of the
+    plain call, and inputs that `fun` writes to are written to. Without Variables results are JAX
+    arrays, and NumPy arguments are written to. Inside another transform it is `fun` itself.
 
-    `partition_fn` splits the joint program, such as `min_cut_rematerialization_partition`. The
-    `decompositions` that `functx.decomp.get_decompositions` returns are applied to all programs. With
-    `keep_inference_input_mutations`, a write that no derivative sees ends the program itself, in whose list of inputs is the caller's own array.
+    `partition_fn` splits the joint program: `default_partition`, by default, or
+    `min_cut_rematerialization_partition`. The `decompositions` that `functx.decomp.get_decompositions`
+    returns are applied to all programs. With `keep_inference_input_mutations`, writes that no
+    derivative sees end the program itself, whose list of inputs then holds the caller's own arrays.
 
     Programs are compiled for the types and structure of the arguments, for those that need a gradient,
     and for those that are the same array. Another such pattern compiles again; with `strict` it raises
@@ -103,7 +104,7 @@ def aot_function(
         fw_compiler,
         bw_compiler or fw_compiler,
         inference_compiler or fw_compiler,
-        partition_fn,
+        partition_fn or default_partition,
         decompositions,
         bool(keep_inference_input_mutations),
         bool(backward_at_once),
