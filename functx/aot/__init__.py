@@ -3,10 +3,17 @@
 from functx.aot.analysis import analyze
 from functx.aot.compilers import default_compiler
 from functx.aot.functions import aot_function
-from functx.aot.joint import joint_program
+from functx.aot.joint import create_joint, joint_program
 from functx.aot.meta import BaseKind, InputInfo, Meta, MutationKind, OutputInfo, OutputKind
 from functx.aot.partitions import default_partition, min_cut_rematerialization_partition
+from functx.aot.prepared import (
+    create_functionalized_fn,
+    fn_input_mutations_to_outputs,
+    fn_prepped_for_autograd,
+)
 from functx.aot.tokens import token_kinds, with_tokens
+from functx.core.program import Part
+from functx.core.tracing import program_part
 from functx.passes.memory_planning import JointProgram
 from functx.passes.min_cut import MinCutConfig, Partition
 
@@ -19,13 +26,19 @@ __all__ = [
     "MutationKind",
     "OutputInfo",
     "OutputKind",
+    "Part",
     "Partition",
     "analyze",
     "aot_function",
     "default_compiler",
+    "create_functionalized_fn",
+    "create_joint",
     "default_partition",
+    "fn_input_mutations_to_outputs",
+    "fn_prepped_for_autograd",
     "joint_program",
     "min_cut_rematerialization_partition",
+    "program_part",
     "token_kinds",
     "with_tokens",
 ]

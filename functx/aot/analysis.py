@@ -24,10 +24,11 @@ from functx.core.functionalization import (
     Functionalizer,
     Storage,
     Strides,
+    noncontiguous_strides,
 )
 from functx.core.masks import select_where
 from functx.core.primitive import View
-from functx.core.program import Atom, Equation, Literal, Program, pad_input_names
+from functx.core.program import Atom, Equation, Literal, Part, Program, pad_input_names
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer, is_variable
 from functx.core.tracing import trace_closed
@@ -46,10 +47,16 @@ from functx.transforms.tracing_api import (
 
 
 class RecordedWrites(NamedTuple):
-    """The writes to the memory of an input: are all through a detached alias, all under no_grad?"""
+    """The writes to the memory of an input.
 
-    is_hidden: bool
-    is_under_no_grad: bool
+    `is_hidden` says that all go through a detached alias, `is_under_no_grad` that all are made under
+    no_grad, `in_forward` and `in_backward` that some are in that part of a joint function.
+    """
+
+    is_hidden: bool = True
+    is_under_no_grad: bool = True
+    in_forward: bool = False
+    in_backward: bool = False
 
 
 class OutputMemory(NamedTuple):
@@ -66,13 +73,16 @@ class AnalyzedProgram(NamedTuple):
     """A pure program, with the writes to its inputs and the memory of its outputs.
 
     The outputs are those of the function, then the new values of the inputs at the keys of `writes`,
-    then the final values of the storages at the keys of `roots`, which no input owns.
+    then the final values of the storages at the keys of `roots`, which no input owns, then the values
+    after the forward part of the inputs at the keys of `forward_values`, which both parts write to.
+    `roots` and `forward_values` hold the numbers of these outputs.
     """
 
     program: Program
     outputs: tuple[OutputMemory, ...]
     writes: dict[int, RecordedWrites]
     roots: dict[int, int]
+    forward_values: dict[int, int]
     layout_dependent: bool
 
     @property
@@ -91,12 +101,19 @@ class RecordingFunctionalizer(Functionalizer):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.writes: dict[Storage, RecordedWrites] = {}
+        self.forward_values: dict[Storage, Tracer] = {}
 
     def write(self, eqn: Equation, target: Alias, value: Tracer) -> None:
-        before = self.writes.get(target.storage, RecordedWrites(True, True))
+        before = self.writes.get(target.storage, RecordedWrites())
         under_no_grad: bool = eqn.primitive.under_no_grad  # type: ignore[attr-defined]
+        in_backward = eqn.part in (Part.BACKWARD, Part.STAYS_BACKWARD)
+        if in_backward and not before.in_backward:
+            self.forward_values[target.storage] = target.storage.value
         self.writes[target.storage] = RecordedWrites(
-            before.is_hidden and is_detached(target), before.is_under_no_grad and under_no_grad
+            before.is_hidden and is_detached(target),
+            before.is_under_no_grad and under_no_grad,
+            before.in_forward or not in_backward,
+            before.in_backward or in_backward,
         )
         if under_no_grad and is_inexact(value.dtype) and value.atom is not target.read().atom:
             value = WithValue()(target.read(), value)
@@ -131,6 +148,7 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
         outputs: list[OutputMemory] = []
         writes: dict[int, RecordedWrites] = {}
         roots: dict[int, int] = {}
+        forward_values: dict[int, int] = {}
         layout_dependent = False
 
         def body(*args: Tracer) -> list[Tracer]:
@@ -159,10 +177,17 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
                 if memory.view and memory.storage >= len(args):
                     roots.setdefault(memory.storage, len(outs) + len(new) + len(roots))
             values = {number: storage.value for storage, number in storages.items()}
-            return [*outs, *new, *[values[number] for number in roots]]
+            results = [*outs, *new, *[values[number] for number in roots]]
+            for storage, i in storages.items():
+                if i in writes and writes[i].in_forward and writes[i].in_backward:
+                    forward_values[i] = len(results)
+                    results.append(functionalizer.forward_values[storage])
+            return results
 
         pure = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
-        return AnalyzedProgram(pure, tuple(outputs), writes, roots, layout_dependent)
+        return AnalyzedProgram(
+            pure, tuple(outputs), writes, roots, forward_values, layout_dependent
+        )
 
 
 def view_steps(alias: Alias) -> tuple[ViewStep, ...] | None:
@@ -301,18 +326,22 @@ def trace_with_writes(
     avals: Sequence[ShapedArray],
     label: str,
     leaves: Sequence[Any] | None = None,
+    strides: Sequence[Strides | None] | None = None,
 ) -> tuple[TracedFunction, tuple[Strides | None, ...]]:
     """The traced call of `fun`, whose program has its writes and copies, and the strides of its inputs.
 
-    `leaves` are the arguments if they are known, whose memory the trace is made for.
+    `leaves` are the arguments if they are known, whose memory the trace is made for. `strides` are
+    those of the arguments, by default as the leaves have them.
     """
-    trace_in = function_tracer(fun, in_tree, avals, label, keeps_copies=True)
-    traced, writes = trace_in(ROW_MAJOR)
-    if not writes:
-        return traced, ()
     values = None if leaves is None or not all(map(has_aval, leaves)) else leaves
-    traced, strides = find_memory_layout(traced, trace_in, ROW_MAJOR, values, AnalyzeMemory)
-    return traced, strides
+    if strides is None:
+        strides = () if values is None else [noncontiguous_strides(x) for x in values]
+    memory = ROW_MAJOR._replace(strides=tuple(strides) if any(strides) else ())
+    trace_in = function_tracer(fun, in_tree, avals, label, keeps_copies=True)
+    traced, writes = trace_in(memory)
+    if not writes:
+        return traced, memory.strides
+    return find_memory_layout(traced, trace_in, memory, values, AnalyzeMemory)
 
 
 def analyze_program(
@@ -339,7 +368,12 @@ def analyze_program(
     ]
     names = pad_input_names(pure.in_names() if pure.in_names else [], count)
     inputs = [
-        replace(info, name=name, is_leaf=is_leaf is None or is_leaf[i])
+        replace(
+            info,
+            name=name,
+            is_leaf=is_leaf is None or is_leaf[i],
+            strides=strides[i] if i < len(strides) else None,
+        )
         for i, (info, name) in enumerate(zip(inputs, names, strict=True))
     ]
     outputs, bases = output_infos(analyzed, count, active, shares_all)

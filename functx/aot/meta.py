@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from functx.core.effects import Effects
+from functx.core.functionalization import Strides
 from functx.core.primitive import View
 from functx.core.printing import effects_text
 from functx.core.program import Literal
@@ -73,6 +74,7 @@ class InputInfo:
     `requires_grad` says that a gradient in the input is computed. `is_hidden` says that all writes
     go through a detached alias, `is_under_no_grad` that all are made where no derivative is
     recorded; `gets_history` that the new value depends on an input that requires a gradient.
+    `strides` are those of an array that is not in row-major order.
     """
 
     name: str
@@ -84,6 +86,7 @@ class InputInfo:
     is_under_no_grad: bool = False
     gets_history: bool = False
     kind: MutationKind = MutationKind.NOT_MUTATED
+    strides: Strides | None = None
 
     @property
     def mutates_metadata(self) -> bool:

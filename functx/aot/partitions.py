@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from operator import index
 
+from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
+from functx.core.program import Program
 from functx.passes import min_cut
 from functx.passes.memory_planning import JointProgram
 from functx.passes.min_cut import MinCutConfig, Partition
@@ -14,7 +17,7 @@ def default_partition(joint: JointProgram, num_fwd_outputs: int | None = None) -
     """`(forward, backward)`, where all values are saved that the backward program uses.
 
     `forward` takes the primals and returns the outputs, then the saved values; `backward` takes
-    the tangents, then the saved values, and returns the gradients. Of an operation with several
+    the saved values, then the tangents, and returns the gradients. Of an operation with several
     outputs, those that are used are saved. Sizes are static, and never saved. If values are
     marked to be recomputed, the partition is that of the minimum cut. `num_fwd_outputs` is the
     number of outputs of the function, by default that of the joint program.
@@ -63,9 +66,10 @@ def check_joint(name: str, joint: object, num_outputs: int | None) -> JointProgr
             fix="Make one with functx.aot.joint_program(f)(*args), or by functx.aot.JointProgram("
             "program, primals, outputs).",
         )
-    if joint.program.writes:
+    if not has_trailing_writes(joint.program):
         raise ArgumentError(
-            f"{name}: a joint program must have no writes; got one that writes to its values",
+            f"{name}: a joint program must have no writes but those to its inputs at its end; got one that "
+            "writes to its values",
             fix="Make it of functx.functionalize(f), as functx.aot.joint_program(f) does.",
         )
     num_outputs = joint.outputs if num_outputs is None else num_outputs
@@ -82,3 +86,17 @@ def check_joint(name: str, joint: object, num_outputs: int | None) -> JointProgr
             f"got {count} of {total} outputs, {joint.primals} of {len(joint.program.inputs)} inputs"
         )
     return joint._replace(outputs=count)
+
+
+def has_trailing_writes(program: Program) -> bool:
+    """Whether all writes of a program are to its inputs, after all other equations."""
+    if not program.writes:
+        return True
+    *others, last = [
+        [*group] for _, group in groupby(program, lambda e: Effect.WRITE in e.primitive.effects)
+    ]
+    return (
+        len(others) <= 1
+        and all([eqn.inputs[0] in program.inputs for eqn in last])
+        and (Effect.WRITE in last[0].primitive.effects)
+    )

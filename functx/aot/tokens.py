@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -75,9 +76,14 @@ def with_tokens(program: T, kinds: Iterable[Effect] | None = None) -> T:
     """
     if isinstance(program, Partition):
         kinds = kinds if kinds is None else tuple(kinds)
-        return program._replace(
-            forward=_add_tokens(program.forward, kinds),
-            backward=_add_tokens(program.backward, kinds, last=True),
+        forward = _add_tokens(program.forward, kinds)
+        backward = _add_tokens(program.backward, kinds, last=True)
+        return replace(
+            program,
+            forward=forward,
+            backward=backward,
+            num_forward_tokens=len(forward.inputs) - len(program.forward.inputs),
+            num_backward_tokens=len(backward.inputs) - len(program.backward.inputs),
         )
     check_program_argument("with_tokens", program)
     return _add_tokens(program, kinds)

@@ -567,6 +567,47 @@ class StrictCallError(FunctxError, RuntimeError, AssertionError):
     """
 
 
+class OutputCountError(FunctxError, ValueError):
+    """A function returned another number of outputs than it had when it was analysed.
+
+    Smallest failing code: `aot.fn_prepped_for_autograd(lambda x: (x, x), aot.analyze(abs)(1.0))(1.0)`.
+    Cure: analyse the function that is called, with arguments of the same structure and types.
+    """
+
+
+class OutputMaskError(FunctxError, ValueError):
+    """The function of a joint function does not return a pair of outputs and a mask that fits them.
+
+    Smallest failing code: `aot.create_joint(lambda x: ([x, x], [True]))([1.0], [1.0])`.
+    Cure: return `(outputs, mask)`, with a bool for each output, as `aot.fn_prepped_for_autograd` does.
+    """
+
+
+class TangentCountError(FunctxError, ValueError):
+    """A joint function was called with another number of tangents than outputs that take one.
+
+    Smallest failing code: `aot.create_joint(lambda x: ([x * x], [True]))([1.0], [])`.
+    Cure: pass a tangent for each output whose mask is True, None for zero.
+    """
+
+
+class LossOutputError(FunctxError, ValueError):
+    """A joint function without tangents has other outputs with gradients than one single number.
+
+    Smallest failing code: `aot.create_joint(lambda x: ([x], [True]), loss_only=True)([numpy.ones(3)])`.
+    Cure: return the loss as the only output whose mask is True, as an array of one element.
+    """
+
+
+class BackwardWriteError(FunctxError, RuntimeError):
+    """The backward part of a joint function writes to an array that it must not change.
+
+    Smallest failing code: a function of `(primals, tangents)` that does `tangents[0] *= 2.0` in
+    `aot.program_part(aot.Part.BACKWARD)`, functionalized by `aot.create_functionalized_fn`.
+    Cure: write to inputs that need no gradient alone, or to a copy (`x.copy()`).
+    """
+
+
 class AutogradError(FunctxError, RuntimeError):
     """A Variable, or a walk backwards, does not allow the request.
 

@@ -21,7 +21,7 @@ from functx.core.printing import (
     resolve_in_module,
     resolve_name,
 )
-from functx.core.program import Atom, Equation, Program, Var, scalar_literal
+from functx.core.program import Atom, Equation, Part, Program, Var, scalar_literal
 from functx.core.rewriting import T
 from functx.core.types import DTYPES_BY_SHORT_NAME, DType, ShapedArray
 
@@ -272,9 +272,10 @@ class _Parser:
         params_at = self.position
         self.skip_brackets()
         inputs: list[Atom] = []
-        while self.token.kind != "newline":
+        while self.token.kind != "newline" and not self.at("@"):
             inputs.append(self.atom(scope))
-        self.next()
+        part = self.part() if self.skip("@") else None
+        self.expect_kind("newline", "the end of the line")
         # The programs that the parameters name follow the equation.
         while self.at("program"):
             self.nested()
@@ -285,7 +286,16 @@ class _Parser:
         outputs = [
             self.define(scope, name, aval) for (name, _), aval in zip(stated, avals, strict=True)
         ]
-        return Equation(primitive, inputs, outputs, None)
+        return Equation(primitive, inputs, outputs, None, part)
+
+    def part(self) -> Part:
+        """The part of a joint program that an equation belongs to."""
+        known = {part.value: part for part in Part}
+        token = self.token
+        if token.text not in known:
+            raise self.error(f"one of {', '.join(known)}", fix=_did_you_mean(token, known))
+        self.next()
+        return known[token.text]
 
     def outputs(self) -> list[tuple[Token, ShapedArray | None]]:
         if self.skip("("):

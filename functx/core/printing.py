@@ -161,6 +161,8 @@ def _equation_sides(
 ) -> tuple[str, str]:
     """The two sides of an equation's line."""
     operands = [atom_text(atom, names) for atom in eqn.inputs]
+    if eqn.part is not None:
+        operands.append(f"@{eqn.part.value}")
     return _outputs_text(eqn, names), " ".join(
         [primitive_text(eqn.primitive, program_name), *operands]
     )

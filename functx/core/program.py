@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from enum import Enum
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
@@ -59,18 +60,42 @@ class Literal:
 Atom = Var | Literal
 
 
-class Equation:
-    """`outputs = primitive(inputs)`, with `source`, the user's instruction that it comes from."""
+class Part(Enum):
+    """The part of a joint program that an equation was made in; equality of programs ignores it.
 
-    __slots__ = ("inputs", "outputs", "primitive", "source")
+    A partition may move pure equations to the other part, but not those that must stay.
+    """
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    STAYS_FORWARD = "must_stay_forward"
+    STAYS_BACKWARD = "must_stay_backward"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+class Equation:
+    """`outputs = primitive(inputs)`, with `source`, the user's instruction that it comes from.
+
+    In a joint program, `part` says whether it belongs to the forward or the backward computation.
+    """
+
+    __slots__ = ("inputs", "outputs", "part", "primitive", "source")
 
     def __init__(
-        self, primitive: Primitive, inputs: list[Atom], outputs: list[Var], source: Source | None
+        self,
+        primitive: Primitive,
+        inputs: list[Atom],
+        outputs: list[Var],
+        source: Source | None,
+        part: Part | None = None,
     ):
         self.primitive = primitive
         self.inputs = inputs
         self.outputs = outputs
         self.source = source
+        self.part = part
 
     @staticmethod
     def of(primitive: Primitive, inputs: Iterable[Any], source: Source | None = None) -> Equation:
@@ -249,7 +274,7 @@ class Program:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Sources are left out, since code objects cannot be pickled.
-        equations = [(eqn.primitive, eqn.inputs, eqn.outputs) for eqn in self.equations]
+        equations = [(eqn.primitive, eqn.inputs, eqn.outputs, eqn.part) for eqn in self.equations]
         names = None if self.in_names is None else list(self.in_names())
         parts = self.name, self.inputs, equations, self.outputs
         return _unpickle_program, (*parts, names, self.trees, self.captured)
@@ -365,7 +390,7 @@ def _unpickle_program(
     return Program(
         name,
         inputs,
-        [Equation(primitive, args, outs, None) for primitive, args, outs in equations],
+        [Equation(primitive, args, outs, None, part) for primitive, args, outs, part in equations],
         outputs,
         in_names=None if names is None else partial(list, names),
         trees=trees,

@@ -13,7 +13,16 @@ import jax.core
 from functx.core.backend import InnerJaxTrace, backend
 from functx.core.caches import garbage_collection
 from functx.core.errors import FunctxError
-from functx.core.program import Atom, Equation, InNames, Literal, Program, Var, dce_equations
+from functx.core.program import (
+    Atom,
+    Equation,
+    InNames,
+    Literal,
+    Part,
+    Program,
+    Var,
+    dce_equations,
+)
 from functx.core.source_info import FUNCTX_OR_JAX, USER_CODE, Source, file_owner, frame_source
 from functx.core.tracer import (
     PRNGKeyTracer,
@@ -223,7 +232,8 @@ class Builder:
             x.atom if type(x) is Tracer and x.builder is self else self.atom(x) for x in args
         ]
         outputs = [Var(v.aval) for v in eqn.outputs]
-        self.equations.append(Equation(eqn.primitive, inputs, outputs, self.source or eqn.source))
+        source = self.source or eqn.source
+        self.equations.append(Equation(eqn.primitive, inputs, outputs, source, eqn.part))
         return [Tracer(v, self) for v in outputs]
 
     def inline(self, program: Program, args: Sequence[ArrayLike]) -> list[Tracer]:
@@ -240,7 +250,9 @@ class Builder:
                 env[v] = new = Var(v.aval)
                 outputs.append(new)
             inputs = [env[a] if type(a) is Var else a for a in eqn.inputs]
-            equations.append(Equation(eqn.primitive, inputs, outputs, source or eqn.source))
+            equations.append(
+                Equation(eqn.primitive, inputs, outputs, source or eqn.source, eqn.part)
+            )
         return [Tracer(env[a] if type(a) is Var else a, self) for a in program.outputs]
 
     def finish(self, outputs: Sequence[ArrayLike], **names: Any) -> tuple[Program, list[Any]]:
@@ -310,6 +322,27 @@ class LinearBuilder(Builder):
             yield parent
         finally:
             parent.source = outer_source
+
+
+@contextmanager
+def program_part(part: Part) -> Iterator[None]:
+    """A context whose equations belong to a part of a joint program; those of an inner one to its part.
+
+    Outside a trace it changes nothing.
+    """
+    builder = current_builder.get()
+    if builder is None:
+        yield
+        return
+    if builder.gradient_stop is not None:
+        builder.gradient_stop.apply()
+    start = len(builder.equations)
+    try:
+        yield
+    finally:
+        for eqn in builder.equations[start:]:
+            if eqn.part is None:
+                eqn.part = part
 
 
 def infer_out_avals(

@@ -29,7 +29,8 @@ class GradientStop:
 
     def detach(self, atom: Atom, out: Var, eqn: Equation, shares_memory: bool) -> Equation:
         """The equation that detaches `atom`, computed or written by `eqn`, as `out`."""
-        return Equation(Detach(shares_memory, self.keeps_tangent), [atom], [out], eqn.source)
+        detach = Detach(shares_memory, self.keeps_tangent)
+        return Equation(detach, [atom], [out], eqn.source, eqn.part)
 
     def constant(self, x: Any) -> Any:
         """`x`, detached if it is traced."""

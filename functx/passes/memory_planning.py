@@ -9,8 +9,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.effects import Effect
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Program, Var, subprograms
+from functx.core.program import Atom, Equation, Part, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray
 from functx.ops.activations import LogSoftmax, Softmax
@@ -28,7 +29,7 @@ from functx.ops.random import (
     StandardDistribution,
 )
 from functx.ops.views import Copy
-from functx.transforms.dce import UniqueEquations, dependents_of, eliminate_common_subexpressions
+from functx.transforms.dce import UniqueEquations, eliminate_common_subexpressions
 from functx.transforms.decompose import lowering_decomposition
 
 
@@ -36,8 +37,11 @@ class JointProgram(NamedTuple):
     """A program that computes outputs from primals, and gradients from primals and tangents.
 
     The first `primals` inputs are the primals; the others are the tangents, which here means the
-    cotangents of outputs. The first `outputs` outputs are those of the function. Variables in
-    `free_to_save` cost nothing to save. Variables in `recompute` are recomputed, not saved.
+    cotangents of outputs. The first `outputs` outputs are those of the forward computation: the new
+    values of `mutated` inputs, the results of the function, and `bases` extra ones; the others are
+    gradients. `gradients` has an entry for each primal: the number of its gradient, None without
+    one. Variables in `free_to_save` cost nothing to save. Variables in `recompute` are recomputed,
+    not saved.
     """
 
     program: Program
@@ -45,6 +49,9 @@ class JointProgram(NamedTuple):
     outputs: int
     free_to_save: frozenset[Any] = frozenset()
     recompute: frozenset[Any] = frozenset()
+    mutated: int = 0
+    bases: int = 0
+    gradients: tuple[int | None, ...] | None = None
 
     @property
     def tangents(self) -> list[Var]:
@@ -59,33 +66,33 @@ class JointDataflow:
         self.joint, program = joint, joint.program
         self.outputs = program.outputs[: joint.outputs]
         self.gradients = program.outputs[joint.outputs :]
-        self.tangent_dependent = dependents_of(joint.tangents, program.equations)
-        self.tangent_free = [
-            e for e in program.equations if self.tangent_dependent.isdisjoint(e.inputs)
-        ]
+        self.tangent_dependent: set[Atom] = {*joint.tangents}
+        self.tangent_free: list[Equation] = []
+        self.backward: list[Equation] = []
+        """The equations that depend on tangents, or must stay in the backward computation."""
+        for eqn in program.equations:
+            if stays_backward(eqn) or not self.tangent_dependent.isdisjoint(eqn.inputs):
+                self.tangent_dependent.update(eqn.outputs)
+                self.backward.append(eqn)
+            else:
+                self.tangent_free.append(eqn)
         self.producers, self.users = program.def_use.producers, program.def_use.users
 
     @cached_property
     def required_forward(self) -> set[Atom]:
-        """The primals, and the outputs of the equations that the function's outputs need."""
-        computed = [
-            v for eqn in backward_slice(self.outputs, self.tangent_free) for v in eqn.outputs
-        ]
+        """The primals, and the outputs of the equations that the forward computation needs.
+
+        These compute its outputs, or must stay in it.
+        """
+        stays = [e for e in self.tangent_free if e.part is Part.STAYS_FORWARD]
+        needed = [*self.outputs, *[a for e in stays for a in (*e.inputs, *e.outputs)]]
+        computed = [v for eqn in backward_slice(needed, self.tangent_free) for v in eqn.outputs]
         return {*self.joint.program.inputs[: self.joint.primals], *computed}
 
     @cached_property
-    def backward(self) -> list[Equation]:
-        """The equations that depend on tangents."""
-        return [
-            e
-            for e in self.joint.program.equations
-            if not self.tangent_dependent.isdisjoint(e.inputs)
-        ]
-
-    @cached_property
     def backward_inputs(self) -> dict[Var, None]:
-        """The variables independent of tangents that the backward computation uses."""
-        operands = [a for eqn in self.backward for a in eqn.inputs]
+        """The variables independent of tangents whose values the backward computation uses."""
+        operands = [a for eqn in self.backward for a in values_read(eqn)]
         return dict.fromkeys(
             [
                 a
@@ -98,6 +105,24 @@ class JointDataflow:
     def recompute_candidates(self) -> list[Equation]:
         """The equations that `backward_inputs` need."""
         return backward_slice(self.backward_inputs, self.tangent_free)
+
+
+def values_read(eqn: Equation) -> list[Atom]:
+    """The operands of which an equation reads the value: all but the target of a write."""
+    return eqn.inputs[1:] if Effect.WRITE in eqn.primitive.effects else eqn.inputs
+
+
+def write_targets(equations: Iterable[Equation]) -> list[Var]:
+    """The variables that the equations write to, in their order."""
+    writes = [e for e in equations if Effect.WRITE in e.primitive.effects]
+    return list(dict.fromkeys([e.inputs[0] for e in writes]))  # type: ignore[misc]
+
+
+def stays_backward(eqn: Equation) -> bool:
+    """Whether an equation must stay in the backward computation, also if it needs no tangent."""
+    if eqn.part is Part.BACKWARD:
+        return bool(eqn.primitive.effects)
+    return eqn.part is Part.STAYS_BACKWARD
 
 
 def backward_slice(

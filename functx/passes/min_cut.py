@@ -6,17 +6,22 @@ The heuristics are those of `torch._functorch.partitioners`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from functx import ops
+from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, ProgramError, ValueRangeError, type_name
+from functx.core.masks import inexact_mask
 from functx.core.primitive import Primitive
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.rewriting import T
+from functx.ops.views import Copy
 from functx.passes.memory_planning import (
     RANDOM_PRIMITIVES,
     VIEW_PRIMITIVES,
@@ -25,7 +30,10 @@ from functx.passes.memory_planning import (
     bytes_of,
     compute_cost,
     is_cheap_to_recompute,
+    values_read,
+    write_targets,
 )
+from functx.transforms.dce import MUST_STAY
 
 INFINITE_CAPACITY = 1 << 80
 """The capacity of an edge that is never cut: more than any flow."""
@@ -180,7 +188,9 @@ class RecomputeHeuristics:
         """The cost of recomputing `eqn`: 0 unless it is banned, infinite for effects."""
         if eqn not in self.banned:
             return 0
-        if eqn.primitive.effects or isinstance(eqn.primitive, ops.HostPrimitive):
+        if eqn.primitive.effects or eqn.part in MUST_STAY:
+            return inf
+        if isinstance(eqn.primitive, ops.HostPrimitive):
             return inf
         price = self.config.price
         return inf if price == inf else price * compute_cost(eqn)
@@ -188,6 +198,8 @@ class RecomputeHeuristics:
     def should_ban(self, eqn: Equation) -> bool:
         """Whether `eqn` is banned by its primitive, its distance, or the bytes that it reads."""
         config, primitive = self.config, eqn.primitive
+        if eqn.part in MUST_STAY:
+            return True
         if isinstance(primitive, VIEW_PRIMITIVES) or self.must_recompute(eqn):
             return False
         if not config.is_recomputable(primitive):
@@ -206,7 +218,8 @@ class RecomputeHeuristics:
     def must_recompute(self, eqn: Equation) -> bool:
         """Whether `eqn` is recomputed at any cost, as `recompute` says; effects never are."""
         again = self.flow.joint.recompute
-        return not eqn.primitive.effects and not again.isdisjoint(eqn.outputs)
+        moves = not eqn.primitive.effects and eqn.part not in MUST_STAY
+        return moves and not again.isdisjoint(eqn.outputs)
 
     def is_materialized_in_backward(self, v: Var) -> bool:
         """Whether the backward computation needs `v`, or a view of it, in memory."""
@@ -355,15 +368,72 @@ def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict
     return int(bytes_of(v.aval) * weight * (_CAPACITY_SCALE if in_memory else 2 * _CAPACITY_SCALE))
 
 
-class Partition(NamedTuple):
-    """A forward and a backward program.
+@dataclass(frozen=True)
+class Partition:
+    """A forward and a backward program, and the groups of their inputs and outputs.
 
-    `forward` takes the primals, and returns the outputs, then the saved values; `backward` takes
-    the tangents, then the saved values, and returns the gradients.
+    `forward` takes the primals, and returns the new values of `num_mutated` inputs, the results of
+    the function, `num_bases` extra results and the saved values. `backward` takes the saved values, then
+    the tangents, and returns the gradients; `gradients` has an entry for each primal, the number of
+    its gradient, or None. With effect tokens, those of `forward` are its first inputs and outputs,
+    those of `backward` its last ones. As a sequence it is the pair of the programs.
     """
 
     forward: Program
     backward: Program
+    num_mutated: int = 0
+    num_bases: int = 0
+    num_saved: int = 0
+    gradients: tuple[int | None, ...] = ()
+    num_forward_tokens: int = 0
+    num_backward_tokens: int = 0
+
+    def __iter__(self) -> Iterator[Program]:
+        return iter((self.forward, self.backward))
+
+    def __getitem__(self, index: int) -> Program:
+        return (self.forward, self.backward)[index]
+
+    def __len__(self) -> int:
+        return 2
+
+    def gradients_of_primals(self, gradients: Sequence[T]) -> list[T | None]:
+        """The gradient in each primal, None without one, of the results of the backward program."""
+        return [None if number is None else gradients[number] for number in self.gradients]
+
+    @property
+    def mutated(self) -> list[Atom]:
+        """The new values of inputs that the forward program returns."""
+        start = self.num_forward_tokens
+        return self.forward.outputs[start : start + self.num_mutated]
+
+    @property
+    def outputs(self) -> list[Atom]:
+        """The results of the function that the forward program returns."""
+        end = len(self.forward.outputs) - self.num_saved - self.num_bases
+        return self.forward.outputs[self.num_forward_tokens + self.num_mutated : end]
+
+    @property
+    def bases(self) -> list[Atom]:
+        """The bases of aliased results that the forward program returns."""
+        end = len(self.forward.outputs) - self.num_saved
+        return self.forward.outputs[end - self.num_bases : end]
+
+    @property
+    def saved(self) -> list[Atom]:
+        """The values that the forward program returns for the backward program."""
+        return self.forward.outputs[len(self.forward.outputs) - self.num_saved :]
+
+    @property
+    def saved_inputs(self) -> list[Var]:
+        """The inputs of the backward program for the saved values."""
+        return self.backward.inputs[: self.num_saved]
+
+    @property
+    def tangents(self) -> list[Var]:
+        """The inputs of the backward program for the cotangents of the results."""
+        inputs = self.backward.inputs
+        return inputs[self.num_saved : len(inputs) - self.num_backward_tokens]
 
 
 def default_partition(joint: JointProgram) -> Partition:
@@ -413,21 +483,40 @@ def partition_at(joint: JointProgram, saved: Sequence[Var]) -> Partition:
     """
     program, flow = joint.program, JointDataflow(joint)
     equations = BackwardExtraction(joint, saved).equations(flow.gradients)
-    used = {*flow.gradients, *[a for eqn in equations for a in eqn.inputs]}
+    used = {*flow.gradients, *[a for eqn in equations for a in values_read(eqn)]}
     saved = [v for v in saved if v in used]
-    outputs = [*flow.outputs, *saved]
     backward_equations = {*flow.backward}
     forward_equations = [eqn for eqn in program.equations if eqn not in backward_equations]
+    targets = write_targets(equations)
+    # Of an input that is written to, the value from before is saved.
+    written = {*targets, *write_targets(forward_equations)}
+    copies = {v: Equation.of(Copy(), [v]) for v in saved if v in written}
+    returned = [copies[v].outputs[0] if v in copies else v for v in saved]
+    outputs = [*flow.outputs, *returned, *targets]
     forward = Program(
         program.name,
         program.inputs[: joint.primals],
-        dce_equations(forward_equations, outputs),
+        dce_equations([*copies.values(), *forward_equations], outputs),
         outputs,
         in_names=program.in_names,
     )
+    name = f"pullback_{program.name}"
+    backward = build_backward_program(name, joint, saved, targets, equations)
+    gradients = joint.gradients
+    if gradients is None:
+        gradients = all_inexact_gradients(joint)
     return Partition(
-        forward, build_backward_program(f"pullback_{program.name}", joint, saved, equations)
+        forward, backward, joint.mutated, joint.bases, len(saved) + len(targets), gradients
     )
+
+
+def all_inexact_gradients(joint: JointProgram) -> tuple[int | None, ...]:
+    """The number of the gradient of each primal, if all inexact primals have one and no others."""
+    primals = inexact_mask(joint.program.in_avals[: joint.primals])
+    if sum(primals) != len(joint.program.outputs) - joint.outputs:
+        return ()
+    numbers = count()
+    return tuple([next(numbers) if on else None for on in primals])
 
 
 class BackwardExtraction:
@@ -444,7 +533,7 @@ class BackwardExtraction:
         flow = JointDataflow(self.joint)
         done: dict[Equation, None] = {}
         for eqn in live_backward_equations(flow, gradients):
-            self.add(eqn.inputs, done)
+            self.add(values_read(eqn), done)
             done[eqn] = None
         self.add(gradients, done)
         return list(done)
@@ -455,9 +544,9 @@ class BackwardExtraction:
         while pending:
             v = pending[-1]
             eqn = self.producers.get(v)
-            if eqn is None or eqn.primitive.effects:
-                raise self.error(v)
             if eqn not in done:
+                if eqn is None or eqn.primitive.effects or eqn.part in MUST_STAY:
+                    raise self.error(v)
                 missing = [
                     a
                     for a in eqn.inputs
@@ -490,15 +579,26 @@ def live_backward_equations(flow: JointDataflow, gradients: Iterable[Atom]) -> l
 
 
 def build_backward_program(
-    name: str, joint: JointProgram, saved: Sequence[Var], equations: Sequence[Equation]
+    name: str,
+    joint: JointProgram,
+    saved: Sequence[Var],
+    targets: Sequence[Var],
+    equations: Sequence[Equation],
 ) -> Program:
-    """The backward program, with variables of its own."""
-    copy_of: dict[Atom, Any] = {v: Var(v.aval) for v in (*joint.tangents, *saved)}
+    """The backward program of saved values, `targets` of its writes and tangents, with own variables."""
+    copy_of: dict[Atom, Any] = {v: Var(v.aval) for v in (*saved, *joint.tangents)}
+    target_of = {v: Var(v.aval) for v in targets}
     copies = []
     for eqn in equations:
         inputs = [copy_of.get(a, a) for a in eqn.inputs]
+        if Effect.WRITE in eqn.primitive.effects:
+            inputs[0] = target_of[eqn.inputs[0]]  # type: ignore[index]
         outputs = [copy_of.setdefault(v, Var(v.aval)) for v in eqn.outputs]
         copies.append(eqn.replace(inputs=inputs, outputs=outputs))
     outputs = [copy_of.get(a, a) for a in joint.program.outputs[joint.outputs :]]
-    inputs = [copy_of[v] for v in (*joint.tangents, *saved)]
+    inputs = [
+        *[copy_of[v] for v in saved],
+        *target_of.values(),
+        *[copy_of[v] for v in joint.tangents],
+    ]
     return Program(name, inputs, dce_equations(copies, outputs), outputs)

@@ -14,6 +14,7 @@ from functx.core.program import (
     Atom,
     Equation,
     Literal,
+    Part,
     Program,
     Var,
     dce_equations,
@@ -29,6 +30,9 @@ from functx.core.typing import Avals, Cotangent, Cotangents, Flags, Value
 from functx.ops.effect_tokens import WithEffects
 from functx.ops.operands import literal
 from functx.ops.views import Copy
+
+MUST_STAY = frozenset([Part.STAYS_FORWARD, Part.STAYS_BACKWARD])
+"""The parts of joint programs whose equations no rewrite moves."""
 
 State = TypeVar("State")
 Result = TypeVar("Result")
@@ -224,7 +228,7 @@ class UniqueEquations:
 
     def add(self, eqn: Equation) -> Sequence[Var]:
         """Adds `eqn`, or returns the outputs of an equal equation that replace its own."""
-        if self.can_merge(eqn.primitive):
+        if self.can_merge(eqn.primitive) and eqn.part not in MUST_STAY:
             equal = self.first.setdefault((eqn.primitive, *eqn.inputs), eqn)
             if equal is not eqn and all(
                 [a.aval is b.aval for a, b in zip(equal.outputs, eqn.outputs, strict=True)]

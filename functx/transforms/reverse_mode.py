@@ -73,8 +73,20 @@ def backward_sweep(
 
     With `cts`, the caller sees the cotangents that are left and the masks.
     """
-    builder = current_builder.require()
     cts = CotangentSums() if cts is None else cts
+    propagate_cotangents(program, tape, out_cts, cts, out_masks)
+    return cts.take(select_where(program.inputs, active))
+
+
+def propagate_cotangents(
+    program: Program,
+    tape: Sequence[TapeEntry],
+    out_cts: Sequence[Cotangent],
+    cts: CotangentSums,
+    out_masks: Sequence[Mask] | None = None,
+) -> None:
+    """Leaves the cotangents of the inputs in `cts`, from those of the outputs (None for zero)."""
+    builder = current_builder.require()
     cts.seed(program.outputs, out_cts, out_masks)
     outer = builder.source
     for eqn, args, saved, flags in reversed(tape):
@@ -110,7 +122,6 @@ def backward_sweep(
                 if on:
                     cts.add(atom, ct, operand_mask)
     builder.source = outer
-    return cts.take(select_where(program.inputs, active))
 
 
 class SparseCotangent(NamedTuple):

@@ -242,7 +242,7 @@ def test_nothing_runs_and_the_function_is_traced_once():
     x = X.copy()
     meta = aot.analyze(f)(x)
     assert len(calls) == 1 and (x == X).all()
-    assert {e.value for e in meta.effects} <= {"callback", "ordered"} and meta.effects
+    assert {e.name for e in meta.effects} <= {"callback", "ordered"} and meta.effects
 
 
 def test_the_table_shows_writes_and_sharing():

@@ -152,7 +152,7 @@ def test_the_partition_computes_the_values_of_the_joint_program(how, f, args):
     expected = joint.program(*args, *tangents)
     forward, backward = PARTITIONS[how](joint)
     found = forward(*args)
-    grads = backward(*tangents, *found[joint.outputs :])
+    grads = backward(*found[joint.outputs :], *tangents)
     for got, wanted in zip([*found[: joint.outputs], *grads], expected, strict=True):
         onp.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
@@ -183,9 +183,10 @@ def test_writes_are_removed_from_joint_programs():
         for partition_of in PARTITIONS.values():
             forward, backward = partition_of(joint)
             saved = forward(X)[joint.outputs :]
-            onp.testing.assert_allclose(backward(ones, *saved)[0], grad, rtol=1e-6)
+            onp.testing.assert_allclose(backward(*saved, ones)[0], grad, rtol=1e-6)
     joint = joint_program(into_the_argument)(X)
-    out, new, grad = joint.program(X, onp.float32(1), onp.array([1, 0, 0], "float32"))
+    assert joint.mutated == 1
+    new, out, grad = joint.program(X, onp.array([1, 0, 0], "float32"), onp.float32(1))
     onp.testing.assert_allclose(new, [X[1] * 3, X[1], X[2]])
     onp.testing.assert_allclose(out, onp.sum(new))
     onp.testing.assert_allclose(grad, [0, 4 + 3, 1])
