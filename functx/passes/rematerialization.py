@@ -25,7 +25,7 @@ from functx.core.tracer import current_builder
 from functx.core.types import is_inexact
 from functx.core.typing import Value
 from functx.passes.memory_planning import bytes_of, join_split, temporary_bytes
-from functx.passes.min_cut import MinCutConfig, min_cut_partition
+from functx.passes.min_cut import MinCutConfig, Partition, min_cut_partition
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.dce import DropZeroInputs, loop_invariant_variables, with_io
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
@@ -91,7 +91,7 @@ class MinCutSplit(Rewrite[MinCutSplitResult]):
         )
         free_to_save = frozenset([*invariant, *[inputs[i] for i in self.free_to_save]])
         partition = min_cut_partition(joint._replace(free_to_save=free_to_save), self.plan.config)
-        saved = partition.forward.outputs[count:]
+        saved = partition.saved
         before = values.outputs[count:]
         if residual_bytes(saved, free_to_save) >= residual_bytes(before, free_to_save):
             return MinCutSplitResult(programs, False)
@@ -100,7 +100,7 @@ class MinCutSplit(Rewrite[MinCutSplitResult]):
         ]
         limited = [
             partition.forward,
-            *distribute_backward(partition.backward, backward_programs, ct_counts),
+            *distribute_backward(partition, backward_programs, ct_counts),
         ]
         return MinCutSplitResult(tuple(limited), True)
 
@@ -111,16 +111,16 @@ def residual_bytes(saved: Sequence[Atom], free_to_save: Collection[Atom]) -> int
 
 
 def distribute_backward(
-    backward: Program, backward_programs: Sequence[Program], ct_counts: Sequence[int]
+    partition: Partition, backward_programs: Sequence[Program], ct_counts: Sequence[int]
 ) -> list[Program]:
-    """The joint `backward` program as programs with the inputs and outputs of `backward_programs`.
+    """The backward program of a partition as programs with the inputs and outputs of `backward_programs`.
 
     Each takes `ct_counts` cotangents before the residuals.
     """
-    residuals = backward.inputs[sum(ct_counts) :]
+    backward, cts, residuals = partition.backward, partition.tangents, partition.saved_inputs
     programs, start, end = [], 0, 0
     for original, count in zip(backward_programs, ct_counts, strict=True):
-        inputs = [*backward.inputs[start : start + count], *residuals]
+        inputs = [*cts[start : start + count], *residuals]
         outputs = backward.outputs[end : end + len(original.outputs)]
         part = with_io(backward, inputs, outputs)
         programs.append(
