@@ -144,13 +144,8 @@ class Compilation:
                 fix="Return the result of functx.aot.default_partition(joint).",
             )
         forward = with_trailing_writes(parts.forward, meta, len(meta.mutated))
-        first = len(joint.tangents)
-        saved_first = replace_program_fields(
-            parts.backward,
-            inputs=[*parts.backward.inputs[first:], *parts.backward.inputs[:first]],
-        )
         compiled = self.compiled(forward, "forward", options.fw_compiler, "fw_compiler")
-        backward = self.compiled(saved_first, "backward", options.bw_compiler, "bw_compiler")
+        backward = self.compiled(parts.backward, "backward", options.bw_compiler, "bw_compiler")
         if options.backward_at_once:
             backward.compile()
         mask = output_mask(meta)
