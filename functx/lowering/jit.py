@@ -25,7 +25,7 @@ from functx.core.config import (
 from functx.core.errors import ArgumentError, ReplacedStateError, type_name
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
-from functx.core.replaced_state import replaced_state
+from functx.core.replaced_state import StateRead, StateWatch, replaced_state, state_of_call
 from functx.core.rewriting import Record, apply
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracer import (
@@ -63,7 +63,7 @@ from functx.lowering.captured_arrays import (
 from functx.lowering.execution import current_target
 from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
-from functx.lowering.state_arguments import StateArguments
+from functx.lowering.state_arguments import KEYWORD, StateArguments, taking_state
 from functx.passes.pipeline import Stage, run_passes
 from functx.transforms.aliasing import (
     ROW_MAJOR,
@@ -166,15 +166,12 @@ def jit(
         # `api_boundary` inlined, to save a call.
         try:
             flat = None
-            if (
-                get_builder() is not None
-                or get_state() is not None
-                or (
-                    variables.exist
-                    and (flat := compiled.flatten_variables(args, kwargs)) is not None
-                )
+            if get_builder() is not None or (
+                variables.exist and (flat := compiled.flatten_variables(args, kwargs)) is not None
             ):
                 return compiled.bind(args, kwargs, inline, flat)
+            if compiled.reads_modules and get_state() is not None:
+                return compiled.call_in_state(args, kwargs)
             if static:
                 args, kwargs = compiled.static.as_hashable(args, kwargs)
             while True:
@@ -187,7 +184,9 @@ def jit(
                     return dispatch(hidden, *args, **kwargs)
                 except Retrace as retrace:
                     retrace.prepare((args, kwargs))
-                    if compiled.captures_variables:
+                    if compiled.captures_variables or (
+                        compiled.reads_modules and get_state() is not None
+                    ):
                         break
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
@@ -196,7 +195,7 @@ def jit(
                     compiled.check_arguments(args, kwargs)
                     if len(wrapper_types) == known:
                         raise
-            return compiled.bind(args, kwargs, inline)
+            return wrapper(*args, **kwargs)
         except Exception as error:
             filter_traceback(error)
             raise
@@ -243,6 +242,10 @@ class JittedFunction:
         self.layout_dependent = self.captures_variables = False
         # The steps of a function that changes Variables.
         self.steps: Any = None
+        # Whether a program reads parameters or buffers of modules; and the function that takes them, for
+        # calls inside a functional call.
+        self.reads_modules = False
+        self.taking_state: Any = None
         self.traced = Cache("jit", 256)
         self.verified: set[Any] = set()
 
@@ -331,18 +334,27 @@ class JittedFunction:
                 traced = trace_function(fun, in_tree, avals, "jit", memory=dispatch_key.memory)
             except StepNeeded as needed:
                 raise Retrace(partial(self.enable_steps, needed.error)) from None
+            except StateRead as read:
+                if read.watch.owner is not self:
+                    raise
+                raise Retrace(lambda _call: None) from None
             decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)
         program, captured = hoist_captures(decomposed)
         return traced._replace(program=program, captured=[*traced.captured, *captured])
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """The context of a trace: its options, and read-only captured arrays."""
+        """The context of a trace: its options, and read-only captured arrays.
+
+        Raises StateRead for a read of a value that a functional call around it gave.
+        """
         token = trace_options.set(self.effective_options())
+        watch = StateWatch(self)
         try:
-            with freeze_captured_arrays(self.fun):
+            with watch, freeze_captured_arrays(self.fun):
                 yield
         finally:
+            self.reads_modules |= watch.was_read
             trace_options.reset(token)
 
     def enable_writes(self, arguments: bool, layout_dependent: bool, _call: object) -> None:
@@ -410,16 +422,47 @@ class JittedFunction:
         """
         args, kwargs = self.static.as_hashable(args, kwargs)
         fun, dynamic, keywords = self.static.bind(args, kwargs)
-        state = StateArguments.current()
+        state = StateArguments.current() if self.reads_modules else None
         if state is not None:
-            fun, keywords = state.add_to(fun, keywords)
+            fun, keywords = taking_state(fun), {**keywords, KEYWORD: state.values}
         if flat is None or state is not None or not self.static.is_empty:
             flat = tree.flatten((dynamic, keywords))
         leaves, in_tree = tree.keys_to_key_data(*flat)
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         key = self.key(args, kwargs, in_tree, avals)
-        out = self.call_program(fun, leaves, in_tree, avals, key, inline)
+        try:
+            out = self.call_program(fun, leaves, in_tree, avals, key, inline)
+        except StateRead as read:
+            if read.watch.owner is not self:
+                raise
+            return self.bind(args, kwargs, inline)
         return out if state is None else state.take(out)
+
+    def call_in_state(self, args: PyTree, kwargs: PyTree) -> PyTree:
+        """A call inside a functional call, whose values are arguments of another jitted function."""
+        options = self.options
+        if "in_shardings" in options:
+            # JAX takes no keywords then.
+            return self.bind(args, kwargs, options["inline"])
+        if self.taking_state is None:
+            shardings = options.get("out_shardings")
+            self.taking_state = jit(
+                taking_state(self.fun),
+                static_argnums=self.static.nums,
+                static_argnames=self.static.names,
+                donate_argnums=tuple([n - 1 for n in options["donate_argnums"]]),
+                donate_argnames=options["donate_argnames"],
+                out_shardings=None if shardings is None else (shardings, None, None),
+                inline=options["inline"],
+                keep_unused=options["keep_unused"],
+                outline=self.own_options.outline,
+                memory=self.own_options.memory,  # type: ignore[arg-type]
+            )
+        state = StateArguments.current()
+        assert state is not None, "the call is inside a functional call"
+        with state_of_call(None):
+            result = self.taking_state(*args, **kwargs, **{KEYWORD: state.values})
+        return state.take(result)
 
     def call_program(
         self,
@@ -441,7 +484,7 @@ class JittedFunction:
                 with self.tracing():
                     traced = trace_function(fun, in_tree, avals, "jit")
                 program, used = traced.program, [*range(len(traced.program.inputs))]
-                if replaced_state() is not None:
+                if self.reads_modules and replaced_state() is not None:
                     # The function reads few of the values that it got.
                     program, used = drop_unused_inputs(program)
                 found = traced, Call(program), used
@@ -557,6 +600,8 @@ class JittedFunction:
         self.traced.clear()
         if self.steps is not None:
             self.steps.clear()
+        if self.taking_state is not None:
+            self.taking_state.clear_cache()
         self.captured.positions_by_key.clear()
         self.verified.clear()
 

@@ -350,7 +350,7 @@ def test_a_jitted_function_of_a_module_takes_the_values_that_it_reads_and_is_tra
     assert len(call.inputs) == 2 and len(traces) == 1
     for scale in (1, 2, 3):
         assert np.allclose(functional_call(module, {"w": scale * W, "other": 1.0}, X), 5 * scale)
-    assert len(traces) == 1
+    assert len(traces) == 2
     with pytest.raises(ReplacedStateError, match="got a call inside one"):
         functional_call(Scale(lambda f: functx.jit(f).lower), {"w": W}, X)
 
