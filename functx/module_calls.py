@@ -21,7 +21,7 @@ from functx.core.errors import (
     short_repr,
     type_name,
 )
-from functx.core.replaced_state import ReplacedState
+from functx.core.replaced_state import ReplacedState, replaced_state
 from functx.core.tracer import aval_of, is_variable
 from functx.core.typing import PyTree, Value
 from functx.nn.module import Module, check_keys
@@ -95,7 +95,7 @@ def functional_call(
                 replaced[serial][attribute] = value
             else:
                 replaced[serial] = {attribute: value}
-    with ReplacedState(replaced) as context:
+    with ReplacedState(replaced, replaced_state()) as context:
         try:
             return module(*args, **kwargs)
         finally:

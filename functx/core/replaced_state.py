@@ -11,14 +11,16 @@ from typing import Any
 class ReplacedState:
     """Values that stand in for the parameters and buffers of modules, in one context.
 
-    `values` are by the serial number of the module, then by attribute; `outer` is what was current before.
+    `values` are by the serial number of the module, then by attribute; what they lack is looked for in `outer`.
     `written` collects the places at which a module put another value.
     """
 
     __slots__ = ("outer", "token", "values", "written")
 
-    def __init__(self, values: dict[int, dict[str, Any]]):
-        self.values, self.outer = values, replaced_state()
+    def __init__(
+        self, values: dict[int, dict[str, Any]], outer: ReplacedState | StateWatch | None = None
+    ):
+        self.values, self.outer = values, outer
         self.written: set[tuple[int, str]] = set()
 
     def write(self, serial: int, name: str, value: Any) -> None:
@@ -100,19 +102,21 @@ def state_with(serial: int, name: str) -> ReplacedState | None:
     return None
 
 
-def replaced_values() -> dict[int, dict[str, Any]]:
+def replaced_values() -> dict[int, dict[str, Any]] | None:
     """All values that stand in for others in this context, for a program that reads some of them.
 
-    Raises StateRead if they are around another program, which is traced for every state.
+    None if no state is replaced. Raises StateRead if the state is around another program, which is traced
+    for every state.
     """
     state, watch = replaced_state(), None
-    values: dict[int, dict[str, Any]] = {}
+    values: dict[int, dict[str, Any]] | None = None
     while state is not None:
         if type(state) is ReplacedState:
             if watch is not None:
                 raise StateRead(watch)
-            if not values and state.outer is None:
+            if values is None and state.outer is None:
                 return state.values
+            values = values or {}
             for serial, of_module in state.values.items():
                 values[serial] = {**of_module, **values.get(serial, {})}
         elif type(state) is StateWatch and state.is_open:

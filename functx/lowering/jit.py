@@ -171,7 +171,9 @@ def jit(
             ):
                 return compiled.bind(args, kwargs, inline, flat)
             if compiled.reads_modules and get_state() is not None:
-                return compiled.call_in_state(args, kwargs)
+                state = StateArguments.current()
+                if state is not None:
+                    return compiled.call_in_state(state, args, kwargs)
             if static:
                 args, kwargs = compiled.static.as_hashable(args, kwargs)
             while True:
@@ -438,7 +440,7 @@ class JittedFunction:
             return self.bind(args, kwargs, inline)
         return out if state is None else state.take(out)
 
-    def call_in_state(self, args: PyTree, kwargs: PyTree) -> PyTree:
+    def call_in_state(self, state: StateArguments, args: PyTree, kwargs: PyTree) -> PyTree:
         """A call inside a functional call, whose values are arguments of another jitted function."""
         options = self.options
         if "in_shardings" in options:
@@ -458,8 +460,6 @@ class JittedFunction:
                 outline=self.own_options.outline,
                 memory=self.own_options.memory,  # type: ignore[arg-type]
             )
-        state = StateArguments.current()
-        assert state is not None, "the call is inside a functional call"
         with state_of_call(None):
             result = self.taking_state(*args, **kwargs, **{KEYWORD: state.values})
         return state.take(result)

@@ -23,7 +23,8 @@ class StateArguments(NamedTuple):
     @staticmethod
     def current() -> StateArguments | None:
         """Those of this context; None if no state is replaced."""
-        return StateArguments(values) if (values := replaced_values()) else None
+        values = replaced_values()
+        return None if values is None else StateArguments(values)
 
     def take(self, result: PyTree) -> PyTree:
         """The result of a function that takes a state, once the new values are in their places."""

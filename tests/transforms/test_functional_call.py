@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from functools import partial
 from types import MappingProxyType
 
 import jax
@@ -347,12 +348,59 @@ def test_a_jitted_function_of_a_module_takes_the_values_that_it_reads_and_is_tra
     state = {"w": W, "other": 3.0}
     program = functx.make_ir(lambda s, x: functional_call(module, s, x))(state, X)
     (call,) = program.equations
-    assert len(call.inputs) == 2 and len(traces) == 1
+    # The first trace ended where it read a value.
+    assert len(call.inputs) == 2 and len(traces) == 2
     for scale in (1, 2, 3):
         assert np.allclose(functional_call(module, {"w": scale * W, "other": 1.0}, X), 5 * scale)
-    assert len(traces) == 2
+    assert len(traces) == 3
     with pytest.raises(ReplacedStateError, match="got a call inside one"):
         functional_call(Scale(lambda f: functx.jit(f).lower), {"w": W}, X)
+
+
+def test_jitted_functions_that_call_each_other_know_which_of_them_reads_a_module():
+    traces = []
+    read = Scale()
+    inner = functx.jit(lambda x: x * read.w)
+    outer = functx.jit(lambda x: (traces.append(1), inner(x) + 1)[1])
+    read.block = outer
+    chain = nn.Sequential(read)
+    for _ in range(2):
+        assert outer(X).tolist() == [3.0, 3.0]
+        assert functional_call(chain, {"0.w": W}, X).tolist() == [6.0, 6.0]
+        assert functional_call(chain, {"0.w": 2 * W}, X).tolist() == [11.0, 11.0]
+        assert functional_call(Affine(0.0), {"a": 3.0}, outer(X)).tolist() == [9.0, 9.0]
+    assert len(traces) == 3
+
+
+def test_a_jitted_function_that_reads_no_module_is_traced_once_for_all_of_them():
+    traces = []
+
+    @functx.jit
+    def block(x):
+        traces.append(1)
+        return np.tanh(x)
+
+    for number in range(3):
+        module = Scale(lambda f: lambda x: f(block(x)))
+        call = partial(functional_call, module, args=X)
+        assert np.allclose(call({"w": f32(number, number)}), number * onp.tanh(1))
+        assert np.allclose(functx.vmap(call)({"w": f32([0, 1])}), [0, onp.tanh(1)])
+    assert len(traces) == 2  # for calls outside of a trace, and in one
+
+
+def test_options_of_jit_hold_inside_a_functional_call():
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+    def use(f):
+        scaled = functx.jit(lambda x, k: f(x) * k, static_argnums=1, donate_argnums=0)
+        named = functx.jit(lambda x, *, k: f(x) * k, static_argnames="k", out_shardings=sharding)
+        sharded = functx.jit(f, in_shardings=(sharding,), out_shardings=sharding)
+        return lambda x: scaled(jax.numpy.array(x), 3) + named(x, k=2) + sharded(x)
+
+    module = Scale(use)
+    for given in (W, 2 * W):
+        assert np.allclose(functional_call(module, {"w": given}, X), 6 * given)
+        assert np.allclose(module(X), 12)
 
 
 def test_calls_in_threads_do_not_see_the_values_of_each_other():
