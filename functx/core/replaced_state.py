@@ -41,12 +41,12 @@ class StateWatch:
     """Notes whether a program that is traced reads parameters or buffers of modules from around it.
 
     The program is for calls in every state. So a read of a value that a state around it has ends the trace,
-    by StateRead.
+    by StateRead. `owner` is the number of the function that is traced.
     """
 
     __slots__ = ("is_open", "outer", "owner", "token", "was_read")
 
-    def __init__(self, owner: object):
+    def __init__(self, owner: int):
         self.owner, self.outer = owner, replaced_state()
         self.was_read, self.is_open = False, True
 

@@ -171,9 +171,7 @@ def jit(
             ):
                 return compiled.bind(args, kwargs, inline, flat)
             if compiled.reads_modules and get_state() is not None:
-                state = StateArguments.current()
-                if state is not None:
-                    return compiled.call_in_state(state, args, kwargs)
+                return compiled.call_in_state(args, kwargs)
             if static:
                 args, kwargs = compiled.static.as_hashable(args, kwargs)
             while True:
@@ -186,10 +184,10 @@ def jit(
                     return dispatch(hidden, *args, **kwargs)
                 except Retrace as retrace:
                     retrace.prepare((args, kwargs))
-                    if compiled.captures_variables or (
-                        compiled.reads_modules and get_state() is not None
-                    ):
+                    if compiled.captures_variables:
                         break
+                    if compiled.reads_modules and get_state() is not None:
+                        return compiled.call_in_state(args, kwargs)
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
                         jax_bridge.reraise_callback_error(error)
@@ -197,7 +195,7 @@ def jit(
                     compiled.check_arguments(args, kwargs)
                     if len(wrapper_types) == known:
                         raise
-            return wrapper(*args, **kwargs)
+            return compiled.bind(args, kwargs, inline)
         except Exception as error:
             filter_traceback(error)
             raise
@@ -337,7 +335,7 @@ class JittedFunction:
             except StepNeeded as needed:
                 raise Retrace(partial(self.enable_steps, needed.error)) from None
             except StateRead as read:
-                if read.watch.owner is not self:
+                if read.watch.owner != self.id:
                     raise
                 raise Retrace(lambda _call: None) from None
             decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)
@@ -351,7 +349,7 @@ class JittedFunction:
         Raises StateRead for a read of a value that a functional call around it gave.
         """
         token = trace_options.set(self.effective_options())
-        watch = StateWatch(self)
+        watch = StateWatch(self.id)
         try:
             with watch, freeze_captured_arrays(self.fun):
                 yield
@@ -435,16 +433,16 @@ class JittedFunction:
         try:
             out = self.call_program(fun, leaves, in_tree, avals, key, inline)
         except StateRead as read:
-            if read.watch.owner is not self:
+            if read.watch.owner != self.id:
                 raise
             return self.bind(args, kwargs, inline)
         return out if state is None else state.take(out)
 
-    def call_in_state(self, state: StateArguments, args: PyTree, kwargs: PyTree) -> PyTree:
+    def call_in_state(self, args: PyTree, kwargs: PyTree) -> PyTree:
         """A call inside a functional call, whose values are arguments of another jitted function."""
-        options = self.options
-        if "in_shardings" in options:
-            # JAX takes no keywords then.
+        options, state = self.options, StateArguments.current()
+        if state is None or "in_shardings" in options:
+            # JAX takes no keywords beside shardings of arguments.
             return self.bind(args, kwargs, options["inline"])
         if self.taking_state is None:
             shardings = options.get("out_shardings")
