@@ -2,6 +2,8 @@
 
 from functx.export.exported import Exported, deserialize, load
 from functx.export.functions import export
+from functx.export.joint_functions import joint_simple
+from functx.export.modules import module
 from functx.export.signature import BackwardSignature, Signature
 from functx.export.structures import (
     register_namedtuple_serialization,
@@ -14,7 +16,9 @@ __all__ = [
     "Signature",
     "deserialize",
     "export",
+    "joint_simple",
     "load",
+    "module",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
 ]

@@ -133,6 +133,12 @@ def constant_values(name: str, captured: Sequence[Any]) -> list[Any]:
                 f"gradients; got {got}",
                 fix="Pass it as an argument.",
             )
-        is_fixed = not is_variable(x) and type(x) not in HOST_ARRAY_TYPES
-        values.append(x if is_fixed else np.array(x))
+        values.append(copied_value(x))
     return values
+
+
+def copied_value(x: Any) -> Any:
+    """The value of an array that may be written to later, copied; any other array as it is."""
+    if is_variable(x):
+        return np.array(x.detach())
+    return np.array(x) if type(x) in HOST_ARRAY_TYPES else x

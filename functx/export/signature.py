@@ -20,8 +20,11 @@ class BackwardSignature:
     """The outputs that are gradients, with the dotted names of their parameters."""
     gradients_to_user_inputs: Mapping[str, str]
     """The outputs that are gradients, with the names of their inputs."""
-    loss_output: str
-    """The output that is the loss; the written buffers and inputs before it are counted."""
+    loss_output: str | None
+    """The output that is the loss; the new values of buffers and inputs before it are counted.
+
+    None if the program takes tangents.
+    """
 
 
 @dataclass(frozen=True)
