@@ -164,7 +164,7 @@ class Exported:
                     + "".join([f", and {name!r} by name" for name in kwargs]),
                     f"they are {', '.join(interface.in_names[:count])}",
                 )
-            return [*args]
+            return tree.keys_to_key_data([*args], tree.structure((0,) * count))[0]
         leaves, structure = tree.flatten_with_key_data((args, kwargs))
         if structure != interface.in_tree:
             raise TreeError(

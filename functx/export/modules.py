@@ -231,12 +231,11 @@ def check_writes(
                 fix="Write the value without its history: value.detach().",
             )
         if i in sharing:
-            others = [names[j] for j in sharing[i] if j != i]
-            is_same = any(values[j] is values[i] for j in sharing[i] if j != i)
-            how = "is passed twice" if is_same else "shares memory"
+            other = next(j for j in sharing[i] if j != i)
+            how = "is the same array as" if values[other] is values[i] else "shares memory with"
             raise ExportError(
                 f"{label}: an input that is written to must share its memory with no other; got "
-                f"`{names[i]}`, which {how}, with {', '.join([f'`{other}`' for other in others])}",
+                f"`{names[i]}`, which {how} `{names[other]}`",
                 fix="Pass a copy of one of them.",
             )
 
