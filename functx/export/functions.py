@@ -10,6 +10,7 @@ from jax.export import default_export_platform
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, ExportError, ValueRangeError, type_name
+from functx.core.generator_state import GeneratorState
 from functx.core.printing import variable_names
 from functx.core.program import Program
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, is_variable
@@ -55,6 +56,7 @@ def export(fun: Function, *, platforms: Sequence[str] | None = None) -> Callable
             else FunctionalizedFunction(fun, "mutations")
         )
         traced = pure.trace(None, [abstractify(x) for x in leaves], in_tree)
+        constants = constant_values(traced.program.name, traced.captured)
         names = input_names(traced.program)
         written = {
             f"output_{len(traced.out_avals) + k}": names[i] for k, i in enumerate(traced.written)
@@ -71,7 +73,6 @@ def export(fun: Function, *, platforms: Sequence[str] | None = None) -> Callable
             written=traced.written,
             layout_dependent=traced.layout_dependent,
         )
-        constants = constant_values(interface.name, traced.captured)
         return Exported(
             Contents(interface, signature, chosen, constants, {}, lambda: traced.program)
         )
@@ -122,10 +123,17 @@ def interface_of(program: Program) -> Interface:
 def constant_values(name: str, captured: Sequence[Any]) -> list[Any]:
     """The values of captured arrays, copied if they may change.
 
-    Raises ExportError for a Variable that needs a gradient, and for a traced value.
+    Raises ExportError for a Variable that needs a gradient, for a traced value, and for the state of a
+    generator, which an implicit draw of random numbers captures.
     """
     values = []
     for x in captured:
+        if isinstance(x, GeneratorState):
+            raise ExportError(
+                f"{name}: an exported function must not draw random numbers from a generator, whose state "
+                "a file does not have; got a draw",
+                fix="Take a key as an argument, and draw with functx.random.normal(key, shape) and its like.",
+            )
         if type(x) is Tracer or getattr(x, "requires_grad", False):
             got = "a Variable that does" if is_variable(x) else f"the traced value {type_name(x)}"
             raise ExportError(

@@ -58,11 +58,11 @@ def joint_simple(
     check_flat_arguments(args, label)
     analysis = analyze_call(fun, args, {}, label, requires_grad=requires_grad)
     meta, program = analysis.meta, analysis.program
+    constants = constant_values(label, analysis.captured)
     names = input_names(program)
     check_no_writes(meta, names[: len(args)], label)
     check_flat_results(analysis.out_tree, label)
     check_no_sharing(meta, names, label)
-    constants = constant_values(label, analysis.captured)
     num_args, num_outputs = len(args), len(meta.outputs)
     active = [trace_joint and on for on in meta.needs_grad[:num_args]]
     in_tree, out_tree = tree.call_treedef(*[tree.structure(0)] * num_args), analysis.out_tree

@@ -100,6 +100,7 @@ def module(
     call = ModuleCall.of(module, tuple(args), dict(kwargs or {}), label)
     analysis = call.analyze()
     meta, program = analysis.meta, analysis.program
+    constants = constant_values(label, analysis.captured)
     num_new, count = len(meta.mutated), len(meta.mutated) + len(meta.outputs)
     program = with_io(program, program.inputs, program.outputs[:count])
     names, values = call.leaves_of_arrays(analysis)
@@ -117,7 +118,7 @@ def module(
             interface_of(program),
             module_signature(program, call, meta, len(names), active, loss),
             chosen,
-            constant_values(label, analysis.captured),
+            constants,
             state,
             lambda: program,
         )
