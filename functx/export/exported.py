@@ -9,12 +9,14 @@ from typing import Any
 
 import jax
 
+from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, ExportError, TreeError, ValueRangeError, type_name
 from functx.core.functionalization import noncontiguous_strides
 from functx.core.program import Program
 from functx.core.program_editing import cast_scalar, replace_program_fields
+from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, current_builder, is_jax_tracer, recording_operand
 from functx.core.tree import TreeDef, TreeDefWithStatic
@@ -43,7 +45,6 @@ from functx.transforms.aliasing import (
     shared_buffers,
     write_back_arguments,
 )
-from functx.transforms.call_primitive import Call
 
 
 class Exported:
@@ -210,7 +211,7 @@ class Exported:
                     )
 
     def _run(self, leaves: list[Any]) -> list[Any]:
-        """The outputs of the program: a `call` inside a trace, computed outside one."""
+        """The outputs of the program: inlined inside a trace, computed outside one."""
         constants, outs = self._contents.constants, None
         if (
             current_builder.get() is not None
@@ -218,7 +219,9 @@ class Exported:
             or recording_operand(leaves) is not None
             or any(map(is_jax_tracer, leaves))
         ):
-            outs = Call(self.program)(*leaves, *constants)
+            program = self.program
+            given = zip([*leaves, *constants], program.inputs, strict=True)
+            outs = apply(None, program, [_as_typed(x, v.aval) for x, v in given])
         elif self._compiled is None:
             outs = backend.run(None, self.program, [*leaves, *constants])
         else:
@@ -280,6 +283,12 @@ class Exported:
         if self._archive is None:
             self._archive = archive_of_contents(self._contents)
         return self._archive
+
+
+def _as_typed(x: Any, aval: ShapedArray) -> Any:
+    """`x`, whose dtype is that of `aval`, with the same weak type."""
+    is_equal = aval_of(x).weak_type == aval.weak_type
+    return x if is_equal else ops.convert_element_type(x, aval.dtype, aval.weak_type)
 
 
 @api_boundary
