@@ -57,5 +57,7 @@ for i in range(60):
 
 decisive = vmap(grad(lambda x: np.max(scores(hidden, out, x))))(images[:100])
 right = np.argmax(vmap(lambda x: scores(hidden, out, x))(images), axis=1) == digits
-print(f"loss {losses[0]:.2f} to {losses[-1]:.2f} in {int(steps)} steps, {float(np.mean(right)):.0%} right")
+print(
+    f"loss {losses[0]:.2f} to {losses[-1]:.2f} in {int(steps)} steps, {float(np.mean(right)):.0%} right"
+)
 assert int(steps) == 60 and np.mean(right) > 0.9 and decisive.shape == (100, 64)

@@ -297,16 +297,24 @@ class FunctionCall(CustomVJP, abstract=True):
 
     name = "autograd_function"
 
+    @property
+    def is_mapped_by_user(self) -> bool:
+        """Whether the class has a static method `vmap`."""
+        return defines(self.function_rules()[0].function, "vmap")
+
+    def function_rules(self) -> tuple[FunctionRules, CallInfo]:
+        """The rules of the class, and the call that they are for."""
+        rule = self.rule
+        while isinstance(rule, TransformedRules):
+            rule = rule.rule
+        assert isinstance(rule, LazyRules) and isinstance(rule.custom_function, FunctionRules)
+        return rule.custom_function, rule.call
+
     def tangent_call(self, backward: Program) -> CustomVJPTangent:
         return FunctionTangent(backward, self.primal.name)
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
-        rule = self.rule
-        while isinstance(rule, TransformedRules):
-            rule = rule.rule
-        assert isinstance(rule, LazyRules)
-        rules, call = rule.custom_function, rule.call
-        assert isinstance(rules, FunctionRules)
+        rules, call = self.function_rules()
         function, name = rules.function, rules.function.__name__
         has_rule = defines(function, "vmap")
         if has_rule == function.generate_vmap_rule:

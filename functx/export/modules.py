@@ -158,7 +158,7 @@ class ModuleCall(NamedTuple):
         """The parameters, then the buffers."""
         return {**self.parameters, **self.buffers}
 
-    def __call__(self, state: Sequence[Any], args: tuple[PyTree, ...], kwargs: PyTree) -> PyTree:
+    def forward(self, state: Sequence[Any], args: tuple[PyTree, ...], kwargs: PyTree) -> PyTree:
         """The result for other values of the state, to which replaced values are written."""
         before = dict(zip(self.state, state, strict=True))
         after = dict(before)
@@ -184,7 +184,7 @@ class ModuleCall(NamedTuple):
             *[tree.map(_requires_grad, each) for each in given[1:]],
         )
         avals = [tree.map(_aval_if_array, each) for each in given]
-        return analyze_call(self, avals, {}, self.label, requires_grad=flags)
+        return analyze_call(self.forward, avals, {}, self.label, requires_grad=flags)
 
     def leaves_of_arrays(self, analysis: Analysis) -> tuple[list[str], list[Any]]:
         """The names and the values of the inputs: parameters, buffers, and arrays among the arguments."""

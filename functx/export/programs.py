@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from functx.autograd.function_rules import FunctionCall
 from functx.core.errors import ExportError, ExportFileError, ParseError, UnregisteredNameError
 from functx.core.masks import inexact_mask
 from functx.core.parsing import parse_program, tokenize_text
@@ -14,6 +15,7 @@ from functx.core.program import Equation, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import Source
 from functx.custom.custom_function import CustomDerivativeCall
+from functx.custom.custom_vjp import CustomVJP
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.rule_tracing import (
     DEFERRED_RULES,
@@ -129,7 +131,9 @@ def _check_has_text(owner: str, eqn: Equation) -> None:
     """Raises ExportError for an equation whose primitive cannot be read in another process."""
     primitive = eqn.primitive
     if Primitive.registry.get(primitive.name) is not type(primitive):
-        raise _not_saved(owner, f"{primitive.name}, which has no text", eqn.source)
+        function = getattr(getattr(primitive, "primal", None), "name", "the user")
+        what = f"{primitive.name} of {function}, whose rules are code of Python"
+        raise _not_saved(owner, what, eqn.source)
     text = primitive_text(primitive)
     if "<" not in text:
         return
@@ -209,6 +213,9 @@ class _RuleCollector:
         if not isinstance(primitive, CustomDerivativeCall):
             return eqn
         rule = primitive.rule
+        if isinstance(primitive, FunctionCall) and not primitive.is_mapped_by_user:
+            primitive = CustomVJP(primitive.primal, rule, primitive.num_consts)
+            eqn = eqn.replace(primitive=primitive)
         if not isinstance(rule, DEFERRED_RULES):
             return eqn
         number = self.numbers.setdefault(_rule_identity(rule), len(self.first))

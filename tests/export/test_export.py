@@ -1,6 +1,7 @@
 """Exported functions: their calls, transforms and signatures, before and after they are saved."""
 
 from collections import OrderedDict, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,14 @@ from tests.ops.registry import SAMPLES
 x = np.array([0.5, -1.0, 2.0], "float32")
 offset = np.arange(3, dtype="float32")
 
-CALLBACKS = {"pure_callback", "io_callback", "debug_callback", "custom_vmap", "jax_call"}
+CALLBACKS = {
+    "pure_callback",
+    "io_callback",
+    "debug_callback",
+    "custom_vmap",
+    "jax_call",
+    "with_effects",
+}
 ON_DEVICES = {"sharding_constraint", "shard_map"}
 
 
@@ -438,3 +446,81 @@ def test_a_custom_operator_is_found_by_its_name():
         assert calls
     with pytest.raises(UnregisteredNameError, match="'exporting::double'"):
         export.deserialize(data)
+
+
+class Tripled(autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(v):
+        return xp.sin(v)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, ct):
+        return 3.0 * ct * ctx.saved_tensors[0]
+
+
+class MappedByUser(Tripled):
+    generate_vmap_rule = False
+
+    @staticmethod
+    def vmap(info, in_dims, v):
+        return v, in_dims[0]
+
+
+def test_a_function_of_autograd_is_saved_with_its_rules():
+    again = saved(lambda v: Tripled.apply(v).sum(), x)
+    np.testing.assert_allclose(functx.grad(again)(x), 3.0 * x, rtol=1e-6)
+    np.testing.assert_allclose(functx.vmap(functx.grad(again))(x[None])[0], 3.0 * x, rtol=1e-6)
+    with pytest.raises(ExportError, match="autograd_function of MappedByUser"):
+        saved(lambda v: MappedByUser.apply(v), x)
+
+
+def test_rules_without_end_are_refused():
+    def make(depth):
+        @functx.custom_jvp
+        def f(v):
+            return xp.sin(v) * depth
+
+        f.defjvp(lambda primals, tangents: (f(*primals), make(depth + 1)(*primals) * tangents[0]))
+        return f
+
+    with pytest.raises(ExportError, match="finitely many"):
+        saved(make(1), x)
+
+
+def test_a_function_is_called_in_several_threads(loaded):
+    expected = model(x, {"w": 2.0}, scale=3.0)["h"]
+    again = export.deserialize(loaded.serialize())
+    with ThreadPoolExecutor(4) as threads:
+        results = [
+            *threads.map(lambda _: again(x, {"w": 2.0}, scale=3.0)["h"], range(8)),
+            *threads.map(lambda _: functx.grad(loss_of(again))(x), range(8)),
+        ]
+    for found in results[:8]:
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_implicit_draws_are_refused():
+    with pytest.raises(ExportError, match="must not draw random numbers from a generator"):
+        export.export(lambda v: v + functx.random.rand(3))(x)
+
+
+def test_policies_of_checkpoints_are_read_as_printed():
+    policies = functx.checkpoint_policies
+    chosen = [
+        *(policies.dots_saveable, policies.nothing_saveable, policies.min_cut),
+        policies.save_from_both_policies(
+            policies.save_only_these_names("a"), policies.dots_with_no_batch_dims_saveable
+        ),
+    ]
+    program = functx.make_ir(
+        lambda v: [functx.checkpoint(xp.sin, policy=policy)(v) for policy in chosen]
+    )(x)
+    printed = [line.split("#")[0] for line in str(program).splitlines()]
+    assert not any("<" in line for line in printed)
+    assert functx.Program.parse(str(program)) == program
