@@ -26,7 +26,7 @@ from functx.core.types import (
     x64_enabled,
 )
 from functx.core.typing import ArrayLike, NumPyArray
-from functx.core.wrappers import is_wrapper, wrapper_aval
+from functx.core.wrappers import is_wrapper, plain_types, wrapper_aval
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -367,8 +367,11 @@ def recording_operand(args: Sequence[ArrayLike]) -> Any:
     """
     found = None
     for x in args:
+        kind = type(x)
+        if kind in _evaluated_types:
+            continue
         if isinstance(x, Tracer):
-            if type(x) is Tracer:
+            if kind is Tracer:
                 check_not_escaped(x, current_builder.innermost())
             elif found is None:
                 found = x
@@ -376,7 +379,13 @@ def recording_operand(args: Sequence[ArrayLike]) -> Any:
             from functx.core.wrapper_dispatch import wrapper_recorder
 
             return wrapper_recorder
+        elif kind in plain_types:
+            _evaluated_types.add(kind)
     return found
+
+
+_evaluated_types: set[type] = set()
+"""Types of arrays and numbers, operations on which are evaluated."""
 
 
 def is_variable(x: object) -> bool:

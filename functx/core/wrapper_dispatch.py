@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functx.core.effects import Effect
 from functx.core.errors import (
     ArgumentError,
     ImmutableArrayError,
@@ -16,7 +17,7 @@ from functx.core.errors import (
     WrapperProtocolError,
     type_name,
 )
-from functx.core.program import Atom, Effect, Literal, Program
+from functx.core.program import Atom, Literal, Program
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, as_numpy_array, aval_of, current_builder
 from functx.core.types import ShapedArray
 from functx.core.wrappers import is_wrapper

@@ -137,7 +137,7 @@ def _add_array_methods(cls: type) -> None:
             setattr(cls, name, value)
 
 
-_plain_types: set[type] = {bool, int, float, complex, str, type(None), np.ndarray}
+plain_types: set[type] = {bool, int, float, complex, str, type(None), np.ndarray}
 """Types that have been found not to be wrapper types; none of the user's, which it would keep alive."""
 _LIBRARIES = ("numpy", "jaxlib", "jax", "functx", "builtins")
 
@@ -148,7 +148,7 @@ def is_wrapper(x: object) -> bool:
     Raises WrapperProtocolError for a class with some of the three methods.
     """
     kind = type(x)
-    if kind in _plain_types:
+    if kind in plain_types:
         return False
     return kind in wrapper_types or _is_new_wrapper_type(kind)
 
@@ -158,13 +158,13 @@ def _is_new_wrapper_type(kind: type) -> bool:
         register(kind)
         return True
     if kind.__module__.split(".")[0] in _LIBRARIES:
-        _plain_types.add(kind)
+        plain_types.add(kind)
     return False
 
 
 def meet_types(leaves: Sequence[object]) -> bool:
     """Whether one of the leaves is of a wrapper type, which was a leaf since it was not registered."""
-    return not _plain_types.issuperset(map(type, leaves)) and any([*map(is_wrapper, leaves)])
+    return any([*map(is_wrapper, leaves)])
 
 
 def wrapper_aval(x: Any) -> ShapedArray:
