@@ -26,7 +26,7 @@ from functx.core.types import (
     x64_enabled,
 )
 from functx.core.typing import ArrayLike, NumPyArray
-from functx.core.wrappers import is_wrapper, plain_types, wrapper_aval
+from functx.core.wrappers import is_wrapper, plain_types, wrapper_aval, wrapper_types
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -455,6 +455,8 @@ def aval_of(x: Any) -> ShapedArray:
         aval = backend.aval_of_jax_array(x)
         if aval is not None:
             return aval
+        if kind in wrapper_types:
+            return wrapper_aval(x)
         literal = literal_of(x)
         if literal is not None:
             return literal.aval

@@ -13,7 +13,7 @@ from jax import tree_util
 from functx.core.backend import backend
 from functx.core.errors import TreeError
 from functx.core.typing import PyTree
-from functx.core.wrappers import meet_types, plain_types
+from functx.core.wrappers import WrapperStructure, meet_types, plain_types
 
 TreeDef: TypeAlias = tree_util.PyTreeDef
 _flatten = tree_util.tree_flatten
@@ -229,7 +229,10 @@ def _leaves_in_user_nodes(structure: TreeDef) -> tuple[bool, ...]:
 
 
 def paths(structure: TreeDef | TreeDefWithStatic) -> list[tuple[Any, ...]]:
-    """The path of each leaf that is not static; children of users' nodes have numbers as keys."""
+    """The path of each leaf that is not static.
+
+    Children of users' nodes have numbers as keys, those of arrays made of arrays have names.
+    """
     if isinstance(structure, TreeDefWithStatic):
         return [*structure.without_static(paths(structure.structure))]
     if structure == _ONE_LEAF or root_node_type(structure) is PRNGKeyNode:
@@ -250,6 +253,8 @@ def _child_keys(structure: TreeDef) -> list[Any]:
         return [tree_util.SequenceKey(i) for i in range(len(structure.children()))]
     if not _is_user_node(kind) and issubclass(kind, tuple):
         return [tree_util.GetAttrKey(name) for name in kind._fields]  # type: ignore[attr-defined]
+    if type(data) is WrapperStructure:
+        return [tree_util.GetAttrKey(name) for name in data.names]
     return [tree_util.FlattenedIndexKey(i) for i in range(len(structure.children()))]
 
 

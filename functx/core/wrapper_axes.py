@@ -16,7 +16,7 @@ from jax import tree_util
 from functx.core import tree
 from functx.core.errors import AxisError, WrapperShapeError
 from functx.core.tree import TreeDef
-from functx.core.types import Shape, ShapedArray
+from functx.core.types import Shape, ShapedArray, is_inexact
 from functx.core.wrappers import WrapperStructure, wrapper_types
 
 
@@ -175,6 +175,27 @@ def check_leading_axes(
         for i, shape in enumerate(own):
             if len(shape) != len(whole):
                 span.raise_shape_error(label, what, i, shape, whole)
+
+
+def integers_beside_inexact(
+    structure: TreeDef | tree.TreeDefWithStatic, avals: Sequence[ShapedArray]
+) -> list[bool]:
+    """The mask of the integers in arrays made of arrays that have inexact inner arrays as well.
+
+    `avals` are the types of the leaves that are not static.
+    """
+    is_static = isinstance(structure, tree.TreeDefWithStatic)
+    static = structure.static_leaves if is_static else {}
+    whole = structure.structure if is_static else structure
+    remaining = iter(avals)
+    inexact = [
+        i not in static and is_inexact(next(remaining).dtype) for i in range(whole.num_leaves)
+    ]
+    found = [False] * len(inexact)
+    for span in wrapper_spans(whole):
+        own = inexact[span.start : span.end]
+        found[span.start : span.end] = [any(own) and not on for on in own]
+    return [on for i, on in enumerate(found) if i not in static]
 
 
 def leaves_in_wrappers(structure: TreeDef | tree.TreeDefWithStatic) -> tuple[bool, ...]:

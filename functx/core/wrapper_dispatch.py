@@ -18,7 +18,14 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Atom, Literal, Program
-from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, as_numpy_array, aval_of, current_builder
+from functx.core.tracer import (
+    HOST_ARRAY_TYPES,
+    Tracer,
+    as_numpy_array,
+    aval_of,
+    current_builder,
+    filled_ndarray,
+)
 from functx.core.types import ShapedArray
 from functx.core.wrappers import is_wrapper
 
@@ -114,13 +121,12 @@ def dispatch(primitive: Primitive, args: Sequence[Any]) -> Any:
 
 
 def _as_array(literal: Literal) -> Any:
-    """A literal as an operand of a handler: a traced number, or a number of NumPy outside of a trace."""
+    """A literal as an operand of a handler: a traced number, or an array outside of a trace."""
     builder = current_builder.innermost()
     if builder is not None:
         return Tracer(literal, builder)
-    if literal.aval.weak_type:
-        return literal.value
-    return np.asarray(literal.value, literal.aval.dtype)[()]
+    aval = literal.aval
+    return filled_ndarray(literal.value, (), aval.dtype, aval.weak_type)
 
 
 def check_result(

@@ -32,7 +32,11 @@ class _FromFirstInner:
         names, _ = x.__functx_flatten__()
         if not names:
             raise AttributeError(f"{owner.__name__} has no inner arrays, and no {self.name}")
-        return getattr(getattr(x, names[0]), self.name)
+        inner = getattr(x, names[0])
+        return getattr(np.asarray(inner) if type(inner) in _NUMBERS else inner, self.name)
+
+
+_NUMBERS = frozenset([bool, int, float, complex])
 
 
 class ArrayWrapper:
@@ -170,7 +174,9 @@ def meet_types(leaves: Sequence[object]) -> bool:
 def wrapper_aval(x: Any) -> ShapedArray:
     """The type that an instance of a wrapper type shows: its shape and dtype."""
     try:
-        shape, dtype = tuple(x.shape), canonical_dtype(x.dtype)
+        shape, dtype = tuple(x.shape), x.dtype
+        if not isinstance(dtype, np.dtype) or dtype.itemsize >= 8:
+            dtype = canonical_dtype(dtype)
     except (AttributeError, TypeError) as error:
         raise WrapperProtocolError(
             f"{type(x).__name__}: an array made of arrays must have a shape and a dtype; got one "
@@ -192,6 +198,10 @@ class WrapperStructure(NamedTuple):
     meta: Hashable
     like: int | None
     shapes: tuple[Shape, tuple[Shape, ...]] | None = None
+
+    def __repr__(self) -> str:
+        """The text in that of a structure: `TwoArray[a, b]`."""
+        return ", ".join(self.names) + ("" if self.meta is None else f"; {self.meta!r}")
 
 
 class WrapperNode:

@@ -26,6 +26,7 @@ from functx.core.tracer import (
 from functx.core.tracing import Builder, trace
 from functx.core.types import SHORT_NAMES, canonical_dtype
 from functx.core.typing import DTypeLike, Index, NumPyArray, Value
+from functx.core.wrappers import is_wrapper
 from functx.numpy import indexing, mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.numpy.indexer import cast_for_assignment
@@ -138,7 +139,7 @@ def _getitem(self: ndarray, idx: Index) -> Any:
     )
     if not basic:
         items = idx if type(idx) is tuple else (idx,)
-        if any([isinstance(item, jax.Array) for item in items]):
+        if any([isinstance(item, jax.Array) or is_wrapper(item) for item in items]):
             return indexing.getitem(self, idx)
         # An integer `ndarray` without dimensions becomes an int, since NumPy would copy.
         idx = tuple(

@@ -42,6 +42,9 @@ class TwoArray(ArrayWrapper):
     def __functx_dispatch__(
         self, op: Any, types: tuple[type, ...], args: tuple[Any, ...], params: dict[str, Any]
     ) -> Any:
+        if op.name == "write" and not isinstance(args[0], TwoArray):
+            # One array cannot hold two values.
+            return NotImplemented
         a, b = [
             op(*[getattr(x, name) if isinstance(x, TwoArray) else x for x in args], **params)
             for name in ("a", "b")

@@ -14,7 +14,7 @@ from functx.core.masks import scatter_where
 from functx.core.rewriting import apply
 from functx.core.types import DType, Shape, is_complex, is_inexact
 from functx.core.typing import Function, PyTree, Value, Values
-from functx.core.wrapper_axes import leaves_in_wrappers, wrapper_spans
+from functx.core.wrapper_axes import integers_beside_inexact, wrapper_spans
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     argument_names,
@@ -42,8 +42,8 @@ def grad(
     `argnums`, it is a tuple of such gradients. With `has_aux`, `fun` returns `(value, aux)`, and
     the result is `(gradient, aux)`. `holomorphic` declares that `fun` is complex-differentiable in
     complex arguments. With `allow_int`, integer arguments are accepted, with a gradient of None.
-    Integers in an `ArrayWrapper` are always accepted; its gradient holds zeros for them. Keyword
-    arguments are passed on and not differentiated. A Python int counts as a float.
+    Integers beside floats in an `ArrayWrapper` are always accepted; its gradient holds zeros for them.
+    Keyword arguments are passed on and not differentiated. A Python int counts as a float.
 
     Raises GradientError if the output is no scalar or an argument is not inexact, and ArgnumsError
     if `argnums` names no argument.
@@ -205,7 +205,7 @@ class DifferentiatedFunction(NamedTuple):
             dtype = avals[i].dtype
             active[i] = is_inexact(dtype)
             if not (self.accepts(dtype) or (self.allow_int and not active[i])):
-                if not active[i] and leaves_in_wrappers(in_tree)[i]:
+                if integers_beside_inexact(in_tree, avals)[i]:
                     # Such as the integers of a quantised array, beside their scale.
                     continue
                 name = argument_names(fun, in_tree, avals)()[i]

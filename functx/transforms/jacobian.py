@@ -10,7 +10,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, GradientError, type_name
-from functx.core.masks import select_where, split_list
+from functx.core.masks import inexact_mask, select_where, split_list
 from functx.core.named_axes import AxisNames
 from functx.core.program import Program
 from functx.core.rewriting import Rewrite, apply
@@ -19,6 +19,7 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import DType, is_complex, is_inexact
 from functx.core.typing import Avals, Function, PyTree, Value, Values
+from functx.core.wrapper_axes import integers_beside_inexact
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     as_decorator,
@@ -287,23 +288,27 @@ def _jacobian(
         traced, operands = call.traced, call.operands
         out_tree = traced.tree_without_aux(has_aux)
         out_avals = traced.out_avals[: out_tree.num_leaves]
+        inexact = inexact_mask(out_avals)
+        # Such as those of a quantised array, whose derivatives are zeros.
+        integers = integers_beside_inexact(out_tree, out_avals)
         for i, aval in enumerate(out_avals):
-            if not returns(aval.dtype):
+            if not (returns(aval.dtype) or integers[i]):
                 raise GradientError(
                     f"{label}: outputs must be {_DTYPE_DESCRIPTIONS[returns]}; got {aval!r}, number {i}, "
                     f"at output{key_path_strings(out_tree, out_avals)[i]}",
                     fix="Return real and imaginary parts, or pass holomorphic=True.",
                 )
-        jacobian_rewrite = rewrite(call.active, out_tree.num_leaves, chunk_size)
+        jacobian_rewrite = rewrite(call.active, sum(inexact), chunk_size)
         outs = apply(jacobian_rewrite, traced.program, operands)
         count = len(traced.program.outputs)
         blocks = copy_transform_results(outs[count:], operands)
         outs = traced.finish_call(operands, outs[:count])
-        count = sum(call.active)
-        rows = [
-            call.unflatten(blocks[i * count : (i + 1) * count], out.shape)
-            for i, out in enumerate(out_avals)
-        ]
+        remaining, in_avals = iter(blocks), select_where(traced.program.in_avals, call.active)
+        rows = []
+        for out, on in zip(out_avals, inexact, strict=True):
+            avals = [a.update(shape=out.shape + a.shape) for a in in_avals]
+            row = [next(remaining) if on else ops.zeros_like(a) for a in avals]
+            rows.append(call.unflatten(row, out.shape))
         jacobian = tree.unflatten(out_tree, rows)
         if has_aux:
             return jacobian, tree.unflatten(traced.out_tree, outs)[1]

@@ -140,6 +140,8 @@ def test_outside_a_transform_the_halves_are_computed_at_once():
     assert type((w + 1).a) is np.ndarray.__mro__[0] and isinstance(w, np.ndarray)
     assert w.shape == (2, 3) and w.ndim == 2 and w.size == len(w) * 3 and w.dtype == "float32"
     assert repr(w[0, 0]).startswith("TwoArray(a=array(0.")
+    assert_two(TwoArray(1.0, 2.0) + 1, 2, 3)
+    assert_two(np.asarray(A)[TwoArray(numpy.array([0]), numpy.array([1]))], A[:1], A[1:])
 
 
 def test_transforms_take_wrappers_apart_and_put_them_together():
@@ -207,6 +209,10 @@ def test_control_flow_carries_wrappers():
     assert_two(w, start[0] * times, start[1] * times)
     assert_two(lax.map(lambda row: row * 2, two(), batch_size=2), A * 2, B * 2)
     assert_two(lax.associative_scan(lambda x, y: x + y, two()), A.cumsum(0), B.cumsum(0))
+    with pytest.raises(errors.BranchTypeError, match=r"only true_fun returns output\.a, output\.b"):
+        lax.cond(True, lambda w: w, lambda w: w.a, two())
+    with pytest.raises(errors.CarryTypeError, match=r"missing: carry\.a, carry\.b"):
+        lax.scan(lambda c, x: (c.a, None), two(), X)
     captured = two()
     looped = lambda x: lax.scan(lambda c, x: (c + captured * x, None), captured * 0, x)[0].a.sum()  # noqa: E731
     assert float(grad(looped)(X[:, 0])[0]) == A.sum()
@@ -300,6 +306,11 @@ def test_integers_beside_a_scale_are_not_differentiated():
     numpy.testing.assert_allclose(per_example.scale[0], of_scale)
     _, tangent = functx.jvp(lambda w: w @ x, (w,), (found,))
     numpy.testing.assert_allclose(tangent, (INTEGERS @ x) * of_scale[:, 0])
+    second = functx.hessian(loss)(w, x)
+    assert not second.integers.scale.any() and second.scale.scale.shape == (2, 1, 2, 1)
+    numpy.testing.assert_allclose(second.scale.scale[0, 0, 0, 0], 2 * (INTEGERS[0] @ x) ** 2)
+    with pytest.raises(errors.GradientError, match=r"got i32\[3\] for `w.a`"):
+        grad(lambda w: np.sum(w.a * 1.0))(TwoArray(numpy.arange(3), numpy.arange(3)))
 
 
 def test_an_axis_of_the_whole_is_that_of_inner_arrays_or_shared():
@@ -423,6 +434,10 @@ def test_writes_that_would_be_lost_are_refused():
     with pytest.raises(errors.WrapperWriteError, match="contiguous"):
         jit(lambda w: w.__setitem__(0, 1.0))(strided)
     assert numpy.array_equal(A, two().a) and numpy.array_equal(w.a, A)
+    with pytest.raises(
+        errors.WrapperDispatchError, match=r"write.*NotImplemented for f32\[2,3\], TwoArray"
+    ):
+        jit(lambda x, w: x.__setitem__(0, w[0]))(X, w)
     with pytest.raises(errors.ImmutableArrayError, match=r"numpy\.array before"):
         TwoArray(jax.numpy.ones(3), jax.numpy.ones(3))[0] = 1
     packed = Packed(A.copy(), (2, 6))
