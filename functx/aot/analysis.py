@@ -25,13 +25,15 @@ from functx.core.functionalization import (
     Storage,
     Strides,
     noncontiguous_strides,
+    row_major_strides,
 )
 from functx.core.masks import select_where
 from functx.core.primitive import View
-from functx.core.program import Atom, Equation, Literal, Part, Program, pad_input_names
+from functx.core.program import Atom, Equation, Literal, Part, Program, Var, pad_input_names
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer, is_variable
-from functx.core.tracing import trace_closed
+from functx.core.tracing import elide_copies, trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Flags, Function, PyTree, Value
 from functx.ops.autodiff import Detach, WithValue
@@ -145,6 +147,8 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
     layouts: tuple[Strides | None, ...] = ()
 
     def __call__(self, program: Program) -> AnalyzedProgram:
+        if not program.writes:
+            return analyze_without_writes(program, self.layouts)
         outputs: list[OutputMemory] = []
         writes: dict[int, RecordedWrites] = {}
         roots: dict[int, int] = {}
@@ -190,6 +194,66 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
         )
 
 
+def analyze_without_writes(program: Program, layouts: Sequence[Strides | None]) -> AnalyzedProgram:
+    """As `AnalyzeMemory`, for a program without writes: it stays as it is, without its copies."""
+    count = len(program.inputs)
+    storages: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
+    strides = dict(zip(program.inputs, layouts, strict=False))
+    outputs: list[OutputMemory] = []
+    roots: dict[int, Atom] = {}
+    for atom in program.outputs:
+        number = count + len(outputs)
+        view: tuple[ViewStep, ...] = ()
+        if type(atom) is Var:
+            root, view = views_of(program, atom, strides)
+            number = storages.setdefault(root, number)
+            if view and number >= count:
+                roots.setdefault(number, root)
+        outputs.append(OutputMemory(number, view))
+    results = [*program.outputs, *roots.values()]
+    equations = program.equations
+    if any([eqn.primitive.is_copy for eqn in equations]):
+        equations, results = elide_copies(equations, results)
+    pure = program
+    if roots or equations is not program.equations:
+        pure = replace_program_fields(program, equations=equations, outputs=results)
+    numbers = {number: len(program.outputs) + k for k, number in enumerate(roots)}
+    return AnalyzedProgram(pure, tuple(outputs), {}, numbers, {}, False)
+
+
+def views_of(
+    program: Program, atom: Var, strides_of: dict[Var, Strides | None]
+) -> tuple[Var, tuple[ViewStep, ...]]:
+    """The array that `atom` is a view of, and the views that lead from there to it.
+
+    An array behind a view with computed operands is one of its own.
+    """
+    chain: list[tuple[Equation, int]] = []
+    root: Atom = atom
+    producers = program.def_use.producers
+    while (
+        (eqn := producers.get(root)) is not None
+        and isinstance(eqn.primitive, View)
+        and type(eqn.inputs[0]) is Var
+    ):
+        chain.append((eqn, eqn.outputs.index(root)))  # type: ignore[arg-type]
+        root = eqn.inputs[0]
+    assert type(root) is Var
+    strides = strides_of.get(root) or row_major_strides(root.aval.shape)
+    steps: list[ViewStep] = []
+    for eqn, index in reversed(chain):
+        view, (base, *others) = eqn.primitive, eqn.inputs
+        assert isinstance(view, View)
+        strides = view.view_strides(base.aval, strides)
+        literals = tuple([a for a in others if type(a) is Literal])
+        if strides is None or len(literals) < len(others):
+            root, steps = eqn.outputs[index], []
+            strides = row_major_strides(root.aval.shape)
+            continue
+        steps.append(ViewStep(view, literals, index))
+    return root, tuple(steps)
+
+
 def view_steps(alias: Alias) -> tuple[ViewStep, ...] | None:
     """The views that lead from the storage to `alias`; None if one of them has computed operands."""
     steps: list[ViewStep] = []
@@ -214,8 +278,8 @@ def analyze(
 
     `fun` is traced once with the types of the arguments; nothing is computed, and no effect takes
     place. Arguments may be arrays, or anything with `shape` and `dtype`. NumPy arrays that share
-    memory with one that `fun` writes to count as written to. With `keep_input_mutations`, writes to inputs stay in the program where no derivative
-    sees them.
+    memory with one that `fun` writes to count as written to. With `keep_input_mutations`, writes to
+    inputs stay in the program where no derivative sees them.
 
     `requires_grad` says in which arguments gradients are computed: a bool, or a tuple of bools or
     pytrees of them, one for each argument. By default these are the Variables that require a
@@ -363,19 +427,15 @@ def analyze_program(
     analyzed = cached_rewrite(AnalyzeMemory(tuple(strides)), program)
     pure, count = analyzed.program, len(program.inputs)
     active = differentiable_dependents(pure, requires_grad)
-    inputs = [
-        input_info(i, analyzed, requires_grad, keep_input_mutations, active) for i in range(count)
-    ]
     names = pad_input_names(pure.in_names() if pure.in_names else [], count)
-    inputs = [
-        replace(
-            info,
-            name=name,
-            is_leaf=is_leaf is None or is_leaf[i],
-            strides=strides[i] if i < len(strides) else None,
-        )
-        for i, (info, name) in enumerate(zip(inputs, names, strict=True))
-    ]
+    leaf_flags = [True] * count if is_leaf is None else is_leaf
+    layouts = [*strides, *[None] * (count - len(strides))]
+    inputs = []
+    for i, (v, name) in enumerate(zip(pure.inputs, names, strict=True)):
+        info = InputInfo(name, v.aval, requires_grad[i], leaf_flags[i], strides=layouts[i])
+        if i in analyzed.writes:
+            info = mutated_input_info(info, i, analyzed, keep_input_mutations, active)
+        inputs.append(info)
     outputs, bases = output_infos(analyzed, count, active, shares_all)
     written = dict(zip(analyzed.writes, pure.outputs[len(program.outputs) :], strict=False))
     base_values = [pure.outputs[analyzed.roots[number]] for number in bases]
@@ -390,40 +450,40 @@ def analyze_program(
     )
     new = [written[i] for i in (*meta.mutated, *meta.in_graph)]
     results = [*new, *pure.outputs[: len(program.outputs)], *base_values]
-    return meta, with_io(pure, pure.inputs, results)
+    if {*results} != {*pure.outputs}:
+        pure = with_io(pure, pure.inputs, results)
+    elif results != pure.outputs:
+        pure = replace_program_fields(pure, outputs=results)
+    return meta, pure
 
 
 def differentiable_dependents(program: Program, requires_grad: Flags) -> set[Atom]:
     """The variables that reverse mode takes to depend on the inputs that require a gradient."""
     reached: set[Atom] = {*select_where(program.inputs, requires_grad)}
     for eqn in program.equations:
+        if reached.isdisjoint(eqn.inputs):
+            continue
         primitive = eqn.primitive
-        if (
-            primitive.differentiable
-            and not primitive.is_constant_in_reverse_mode
-            and not reached.isdisjoint(eqn.inputs)
-        ):
-            # As operations on Variables do, also where the derivative is always zero.
-            reached.update([v for v in eqn.outputs if is_inexact(v.aval.dtype)])
+        if not primitive.differentiable or primitive.is_constant_in_reverse_mode:
+            continue
+        if type(primitive) is WithValue and eqn.inputs[0] not in reached:
+            continue
+        # As operations on Variables do, also where the derivative is always zero.
+        reached.update([v for v in eqn.outputs if is_inexact(v.aval.dtype)])
     return reached
 
 
-def input_info(
-    i: int, analyzed: AnalyzedProgram, requires_grad: Flags, keeps: bool, active: set[Atom]
+def mutated_input_info(
+    info: InputInfo, i: int, analyzed: AnalyzedProgram, keeps: bool, active: set[Atom]
 ) -> InputInfo:
-    """What the program does to input `i`, which has no name yet."""
-    aval = analyzed.program.inputs[i].aval
-    writes = analyzed.writes.get(i)
-    if writes is None:
-        return InputInfo("", aval, requires_grad[i])
+    """`info` with what the program does to input `i`, which it writes to."""
+    writes = analyzed.writes[i]
     position = len(analyzed.outputs) + analyzed.written.index(i)
     gets_history = analyzed.program.outputs[position] in active
-    needs_grad = requires_grad[i] or gets_history
+    needs_grad = info.requires_grad or gets_history
     is_in_graph = keeps and (not needs_grad or writes.is_hidden or writes.is_under_no_grad)
-    return InputInfo(
-        "",
-        aval,
-        requires_grad[i],
+    return replace(
+        info,
         mutates_data=True,
         is_hidden=writes.is_hidden,
         is_under_no_grad=writes.is_under_no_grad,

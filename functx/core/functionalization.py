@@ -6,6 +6,7 @@ Also finds the memory of traced arrays: strides, the base of a view, and which r
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -32,6 +33,11 @@ Strides = tuple[int, ...]
 
 def row_major_strides(shape: Sequence[int]) -> Strides:
     """The strides of an array of `shape` in row-major order."""
+    return _row_major_strides(tuple(shape))
+
+
+@lru_cache(4096)
+def _row_major_strides(shape: tuple[int, ...]) -> Strides:
     strides, step = [], 1
     for n in reversed(shape):
         strides.append(step)
@@ -85,8 +91,9 @@ class Storage:
 
     def __init__(self, value: Tracer):
         self.initial_value = self.value = value
-        self.cached_views: dict[int, Tracer] = {}
-        self.view_chains: dict[tuple[int, Hashable], int] = {}
+        # Made for the first view, since most storages have none.
+        self.cached_views: dict[int, Tracer] | None = None
+        self.view_chains: dict[tuple[int, Hashable], int] | None = None
 
 
 class ViewStep(NamedTuple):
@@ -126,12 +133,18 @@ class Alias:
         alias.parent, alias.step = self, step
         # Equal chains of views have equal keys.
         chains = self.storage.view_chains
+        if chains is None:
+            chains = self.storage.view_chains = {}
         alias.key = chains.setdefault((self.key, step.key), len(chains) + 1)
         return alias
 
     def read(self) -> Tracer:
         """The current value."""
+        if self.step is None:
+            return self.storage.value
         cached_views = self.storage.cached_views
+        if cached_views is None:
+            cached_views = self.storage.cached_views = {}
         stale: list[Alias] = []
         alias = self
         while alias.step is not None and alias.key not in cached_views:
@@ -189,7 +202,7 @@ class Functionalizer:
         if primitive.is_copy:
             self.new_storage(eqn.outputs[0], self.read(eqn.inputs[0]))
             return
-        if Effect.WRITE in primitive.effects:
+        if primitive.effects and Effect.WRITE in primitive.effects:
             self.write(eqn, self.aliases[eqn.inputs[0]], self.read(eqn.inputs[1]))  # type: ignore[index]
             return
         if isinstance(primitive, View) and type(eqn.inputs[0]) is Var:
@@ -205,7 +218,7 @@ class Functionalizer:
                         ViewStep(primitive, eqn, other_operands, i), strides
                     )
                 return
-        outs = bind_equation(eqn, *[self.read(a) for a in eqn.inputs])
+        outs = current_builder.require().copy_equation(eqn, [self.read(a) for a in eqn.inputs])
         for v, out in zip(eqn.outputs, outs, strict=True):
             self.new_storage(v, out)
 

@@ -231,8 +231,13 @@ class Builder:
         inputs: list[Atom] = [
             x.atom if type(x) is Tracer and x.builder is self else self.atom(x) for x in args
         ]
-        outputs = [Var(v.aval) for v in eqn.outputs]
         source = self.source or eqn.source
+        if len(eqn.outputs) == 1:
+            # Without a comprehension, which costs a call.
+            var = Var(eqn.outputs[0].aval)
+            self.equations.append(Equation(eqn.primitive, inputs, [var], source, eqn.part))
+            return [Tracer(var, self)]
+        outputs = [Var(v.aval) for v in eqn.outputs]
         self.equations.append(Equation(eqn.primitive, inputs, outputs, source, eqn.part))
         return [Tracer(v, self) for v in outputs]
 

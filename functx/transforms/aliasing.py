@@ -222,12 +222,34 @@ def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     """The buffers that arrays among `args` share with arrays that they overlap."""
     arrays = {i: x for i, x in enumerate(args) if isinstance(x, np.ndarray) and x.size}
     arrays |= _placeholder_arrays(args)
+    arrays = arrays_in_one_range(arrays)
     groups: list[list[int]] = []
     for i, x in arrays.items():
         touching = [g for g in groups if any(overlap(x, arrays[j]) for j in g)]
         groups = [g for g in groups if g not in touching]
         groups.append([*[j for g in touching for j in g], i])
     return [_shared_buffer({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
+
+
+def arrays_in_one_range(arrays: dict[int, NumPyArray]) -> dict[int, NumPyArray]:
+    """Those of `arrays` whose range of addresses overlaps with that of another, in the same order."""
+    ranges = sorted([(*address_range(x), i) for i, x in arrays.items()])
+    touching: set[int] = set()
+    end, last = -1, -1
+    for low, high, i in ranges:
+        if low < end:
+            touching.update((last, i))
+        if high > end:
+            end, last = high, i
+    return {i: x for i, x in arrays.items() if i in touching}
+
+
+def address_range(x: NumPyArray) -> tuple[int, int]:
+    """The addresses of the first byte of an array, and of that behind the last."""
+    if x.flags.c_contiguous or x.flags.f_contiguous:
+        start: int = x.__array_interface__["data"][0]
+        return start, start + x.nbytes
+    return np.lib.array_utils.byte_bounds(x)
 
 
 def _placeholder_arrays(args: Values) -> dict[int, NumPyArray]:
