@@ -57,7 +57,7 @@ class CompiledCall:
         self.number, self.label, self.plan = number, label, plan
         self.meta: Meta = analysis.meta
         self.captured, self.out_tree, self.programs = analysis.captured, out_tree, programs
-        self.memory = memory
+        self.memory, self.is_identity = memory, plan.is_identity
         meta = self.meta
         self.written = [i for i, x in enumerate(meta.inputs) if x.mutates_data]
         self.count = len(meta.mutated) + len(meta.outputs) + len(meta.bases)
@@ -91,8 +91,7 @@ class CompiledCall:
 
     def run_on_arrays(self, leaves: Sequence[Any]) -> PyTree:
         """The result of a call without Variables."""
-        plan = self.plan
-        inputs = [*(leaves if plan.is_identity else plan.inputs_of(leaves)), *self.captured]
+        inputs = [*(leaves if self.is_identity else self.plan.inputs_of(leaves)), *self.captured]
         outs = self.programs.forward([*inputs])
         mutated = self.meta.mutated
         if mutated:

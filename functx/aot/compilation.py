@@ -182,7 +182,7 @@ class ArrayResults:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> list[Any]:
         current_builder.require().inputs_are_variables = self.on_variables
         leaves, structure = tree.flatten_with_key_data(self.__wrapped__(*args, **kwargs))
-        static = {i: x for i, x in enumerate(leaves) if type(x) in _NUMBERS or not has_aval(x)}
+        static = {i: x for i, x in enumerate(leaves) if type(x) in NUMBER_TYPES or not has_aval(x)}
         self.out_tree = tree.treedef_with_static(structure, static)
         return [x for i, x in enumerate(leaves) if i not in static]
 
@@ -197,7 +197,7 @@ class ArrayResults:
         return call
 
 
-_NUMBERS = frozenset({int, float, bool, complex})
+NUMBER_TYPES = frozenset({int, float, bool, complex})
 
 
 def placeholder(x: Variable) -> Any:

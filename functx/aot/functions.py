@@ -12,7 +12,7 @@ import numpy as np
 
 from functx.aot.call_arguments import first_occurrences, sharing_key
 from functx.aot.calls import CompiledCall
-from functx.aot.compilation import Compilation, FunctionOptions, PartitionFunction
+from functx.aot.compilation import NUMBER_TYPES, Compilation, FunctionOptions, PartitionFunction
 from functx.aot.compilers import Compiler, check_compiler
 from functx.aot.partitions import default_partition
 from functx.autograd.modes import current_modes
@@ -22,13 +22,12 @@ from functx.core import tree
 from functx.core.caches import Cache, clear_on_rule_change
 from functx.core.config import trace_options
 from functx.core.errors import (
-    ArgumentError,
     StaticArgumentError,
     StrictCallError,
     type_name,
 )
 from functx.core.named_axes import bound_axes
-from functx.core.tracer import aval_of, current_builder, is_jax_tracer
+from functx.core.tracer import aval_of, current_builder, is_jax_tracer, ndarray
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree
 from functx.lowering.jit import jit
@@ -40,6 +39,7 @@ from functx.transforms.argument_names import (
     wrap_transform,
 )
 from functx.transforms.decompose import decompose
+from functx.transforms.tracing_api import has_aval
 
 
 def aot_function(
@@ -119,8 +119,8 @@ def aot_function(
 class CallTypes(NamedTuple):
     """What a call has in common with those that its programs were compiled for.
 
-    `flags` says which arrays need a gradient, None if no gradient is recorded; `same` gives for each
-    array the first that is the same object.
+    `flags` says which arrays need a gradient, empty if there is no Variable, None if no gradient is
+    recorded; `same` gives for each array the first that is the same object.
     """
 
     in_tree: tree.TreeDef
@@ -165,33 +165,22 @@ class AotFunction:
         if is_part_of_trace():
             return self.plain(*args, **kwargs)
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
-        arrays: list[Any] = []
-        avals: list[ShapedArray] = []
         static: dict[int, Any] = {}
         has_variables = False
-        numbers = () if self.dynamic else (int, float, bool, complex)
-        for i, x in enumerate(leaves):
-            if isinstance(x, Variable):
-                has_variables = True
-                avals.append(x.aval_)
-            elif type(x) in numbers:
-                static[i] = x
-                continue
-            elif is_jax_tracer(x):
+        arrays = leaves
+        if not _plain_types.issuperset(map(type, leaves)):
+            if any(map(is_jax_tracer, leaves)):
                 return self.in_jax(*args, **kwargs)
-            else:
-                try:
-                    avals.append(aval_of(x))
-                except ArgumentError:
-                    static[i] = x
-                    continue
-            arrays.append(x)
-        records = current_modes().records_gradients
-        flags = None
-        if records:
-            flags = tuple(
-                [has_variables and isinstance(x, Variable) and x.requires_grad for x in arrays]
-            )
+            static = {i: x for i, x in enumerate(leaves) if self.is_static(x)}
+            arrays = [x for i, x in enumerate(leaves) if i not in static] if static else leaves
+            has_variables = any([isinstance(x, Variable) for x in arrays])
+            _plain_types.update([type(x) for x in arrays if is_concrete(x)])
+        avals = [aval_of(x) for x in arrays]
+        flags: tuple[bool, ...] | None = ()
+        if not current_modes().records_gradients:
+            flags = None
+        elif has_variables:
+            flags = tuple([isinstance(x, Variable) and x.requires_grad for x in arrays])
         same = None
         if len({*map(id, arrays)}) < len(arrays):
             same = first_occurrences([x if is_array(x) else object() for x in arrays])
@@ -208,6 +197,10 @@ class AotFunction:
         if has_variables or call.on_variables:
             return call.run_on_variables(arrays)
         return call.run_on_arrays(arrays)
+
+    def is_static(self, x: Any) -> bool:
+        """Whether an argument is passed on as it is: what is no array, and numbers unless they are dynamic."""
+        return (type(x) in NUMBER_TYPES and not self.dynamic) or not has_aval(x)
 
     def in_jax(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """The result on values that JAX traces: one operation, as of a jitted function."""
@@ -254,7 +247,9 @@ class AotFunction:
                     f"{'different ones' if is_same else 'one array'}",
                     fix="Pass arrays in the same pattern, or leave strict out, which compiles again.",
                 )
-        for i, (was, now) in enumerate(zip(before.flags or (), types.flags or (), strict=True)):
+        none = (False,) * count
+        flags = zip(before.flags or none, types.flags or none, strict=True)
+        for i, (was, now) in enumerate(flags):
             if now and not was:
                 raise StrictCallError(
                     f"{start}an input must not need a gradient that needed none when the program was "
@@ -269,6 +264,8 @@ class AotFunction:
             )
 
 
+_plain_types: set[type] = {np.ndarray, ndarray}
+"""The types of arrays, and of no other arguments, that were met so far."""
 CALLS_OF_A_KEY = 8
 """How many compiled calls are kept that differ only in the memory of arguments and in captured values."""
 
@@ -285,6 +282,11 @@ def is_part_of_trace() -> bool:
 def is_array(x: object) -> bool:
     """Whether an argument is an array, of which the same object may be passed twice."""
     return isinstance(x, (Variable, np.ndarray, jax.Array))
+
+
+def is_concrete(x: object) -> bool:
+    """Whether an argument is an array of JAX with a value."""
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
 
 
 def static_key(x: Any, label: str) -> Hashable:
