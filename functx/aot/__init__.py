@@ -5,6 +5,7 @@ from functx.aot.compilers import default_compiler
 from functx.aot.functions import aot_function
 from functx.aot.joint import create_joint, joint_program
 from functx.aot.meta import BaseKind, InputInfo, Meta, MutationKind, OutputInfo, OutputKind
+from functx.aot.modules import AotModule, aot_module
 from functx.aot.partitions import default_partition, min_cut_rematerialization_partition
 from functx.aot.prepared import (
     create_functionalized_fn,
@@ -18,6 +19,7 @@ from functx.passes.memory_planning import JointProgram
 from functx.passes.min_cut import MinCutConfig, Partition
 
 __all__ = [
+    "AotModule",
     "BaseKind",
     "InputInfo",
     "JointProgram",
@@ -30,6 +32,7 @@ __all__ = [
     "Partition",
     "analyze",
     "aot_function",
+    "aot_module",
     "create_functionalized_fn",
     "create_joint",
     "default_compiler",
