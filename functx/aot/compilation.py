@@ -12,25 +12,23 @@ from functx.aot.call_arguments import ArgumentPlan, merge_shared, plan_of
 from functx.aot.call_node import CallPullback
 from functx.aot.calls import CallPrograms, CompiledCall, memory_of
 from functx.aot.compilers import CompiledProgram, Compiler
-from functx.aot.meta import Meta
+from functx.aot.prepared import analyzed_joint_program, with_trailing_writes
 from functx.autograd.variable import Variable
 from functx.core import tree
 from functx.core.errors import CompilerFunctionError, type_name
 from functx.core.functionalization import is_row_major, noncontiguous_strides
-from functx.core.program import Atom, Equation, Program
+from functx.core.masks import select_where
+from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of, current_builder
-from functx.core.types import is_inexact
 from functx.core.typing import Function, PyTree, Value
-from functx.ops.views import Write
-from functx.passes.memory_planning import JointProgram, inline_checkpoints, join_split
+from functx.passes.memory_planning import JointProgram
 from functx.passes.min_cut import Partition
 from functx.transforms.aliasing import check_variables_not_aliased
 from functx.transforms.argument_names import function_name
-from functx.transforms.dce import DropZeroInputs, with_io
+from functx.transforms.dce import with_io
 from functx.transforms.decompose import decomposition_rewrite
-from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import has_aval
 
 PartitionFunction: TypeAlias = Callable[[JointProgram], Partition]
@@ -131,30 +129,28 @@ class Compilation:
         """The programs of a call, of which the forward one is compiled."""
         meta, options = analysis.meta, self.options
         if not meta.is_training:
-            program = with_trailing_writes(analysis.program, meta, len(meta.mutated))
+            program = with_trailing_writes(analysis.program, meta, None)
             compiled = self.compiled(
                 program, "inference", options.inference_compiler, "inference_compiler"
             )
             return CallPrograms(compiled, None)
-        joint, gradients = joint_of(analysis)
-        parts = options.partition_fn(joint)
+        parts = options.partition_fn(analyzed_joint_program(meta, analysis.program))
         if not isinstance(parts, Partition):
             raise CompilerFunctionError(
                 f"{self.label}: partition_fn must return a functx.aot.Partition; got {type_name(parts)}",
                 fix="Return the result of functx.aot.default_partition(joint).",
             )
-        forward = with_trailing_writes(parts.forward, meta, len(meta.mutated))
-        compiled = self.compiled(forward, "forward", options.fw_compiler, "fw_compiler")
+        compiled = self.compiled(parts.forward, "forward", options.fw_compiler, "fw_compiler")
         backward = self.compiled(parts.backward, "backward", options.bw_compiler, "bw_compiler")
         if options.backward_at_once:
             backward.compile()
-        mask = output_mask(meta)
-        outputs = [a for a, on in zip(analysis.program.outputs, mask, strict=True) if on]
-        pure = with_io(analysis.program, analysis.program.inputs, outputs)
-        label = f"{meta.name}Backward"
-        return CallPrograms(
-            compiled, CallPullback(label, pure, meta.needs_grad, backward, gradients)
+        first, last = len(meta.mutated), len(meta.mutated) + len(meta.in_graph)
+        outputs = [*analysis.program.outputs[:first], *analysis.program.outputs[last:]]
+        pure = with_io(analysis.program, analysis.program.inputs, select_where(outputs, meta.mask))
+        pullback = CallPullback(
+            f"{meta.name}Backward", pure, meta.needs_grad, backward, parts.gradients
         )
+        return CallPrograms(compiled, pullback)
 
     def compiled(
         self, program: Program, role: str, compiler: Compiler | None, option: str
@@ -211,55 +207,3 @@ def placeholder(x: Variable) -> Any:
     )
     first = sum([-n * max(k - 1, 0) for n, k in zip(strides, x.shape, strict=True) if n < 0])
     return np.lib.stride_tricks.as_strided(whole[first:], x.shape, [n * size for n in strides])
-
-
-def with_trailing_writes(program: Program, meta: Meta, start: int) -> Program:
-    """A program that writes the outputs from number `start` on, as many as the analysis says, to its inputs."""
-    targets = meta.in_graph
-    if not targets:
-        return program
-    end = start + len(targets)
-    writes = [
-        Equation(Write(), [program.inputs[i], new], [], None)
-        for i, new in zip(targets, program.outputs[start:end], strict=True)
-    ]
-    return replace_program_fields(
-        program,
-        equations=[*program.equations, *writes],
-        outputs=[*program.outputs[:start], *program.outputs[end:]],
-        trees=None,
-    )
-
-
-def output_mask(meta: Meta) -> list[bool]:
-    """The mask of the outputs of the pure program that take a tangent."""
-    count = len(meta.mutated)
-    return [*meta.mask[:count], *[False] * len(meta.in_graph), *meta.mask[count:]]
-
-
-def joint_of(analysis: Analysis) -> tuple[JointProgram, tuple[int | None, ...]]:
-    """The joint program of an analysed function, and for each input the number of its gradient."""
-    meta, program = analysis.meta, analysis.program
-    active = meta.needs_grad
-    values, backward = SplitVJP(tuple(active))(program)
-    mask = output_mask(meta)
-    nonzero = tuple(
-        [on for on, aval in zip(mask, program.out_avals, strict=True) if is_inexact(aval.dtype)]
-    )
-    backward = cached_rewrite(DropZeroInputs(nonzero), backward)
-    reached = differentiable_inputs(program, mask)
-    kept = [i for i, on in enumerate(active) if on and program.inputs[i] in reached]
-    position = {i: n for n, i in enumerate([i for i, on in enumerate(active) if on])}
-    backward = with_io(backward, backward.inputs, [backward.outputs[position[i]] for i in kept])
-    joint = inline_checkpoints(join_split(values, len(program.outputs), [backward]))
-    number = {i: n for n, i in enumerate(kept)}
-    return joint, tuple([number.get(i) for i in range(len(program.inputs))])
-
-
-def differentiable_inputs(program: Program, mask: Sequence[bool]) -> set[Atom]:
-    """The variables that the outputs in a mask depend on by operations with a derivative."""
-    reached = {a for a, on in zip(program.outputs, mask, strict=True) if on}
-    for eqn in reversed(program.equations):
-        if eqn.primitive.differentiable and not reached.isdisjoint(eqn.outputs):
-            reached.update(eqn.inputs)
-    return reached
