@@ -129,6 +129,7 @@ class Walk:
             self.order = [node for node in self.order if node in self.nodes]
         if step_traces.count and (trace := step_traces.of_thread()) is not None:
             trace.has_walk = True
+            trace.has_backward |= self.accumulate
         token = running_walk.set(self)
         try:
             with grad_mode(self.create_graph):

@@ -49,11 +49,20 @@ class JittedSteps:
 
     `function`, a weak reference, gives the context of a trace. A step that finds other gradients, hooks or flags of
     Variables than those before is traced anew.
+
+    `are_certain` says whether the function did what is possible in a step alone. If it is None, the first
+    trace finds out.
     """
 
-    def __init__(self, function: JittedFunction):
-        self.function = function
+    def __init__(self, function: JittedFunction, are_certain: bool | None = True):
+        self.function, self.are_certain = function, are_certain
         self.steps = Cache("jit", 256)
+
+    @staticmethod
+    def are_expected(fun: Function, takes_variables: bool) -> bool:
+        """Whether a function names `backward` in its code, and takes or can read Variables."""
+        search = PlaceSearch(fun)
+        return (takes_variables or bool(search.variables)) and search.names_backward()
 
     def clear(self) -> None:
         """Forgets all steps."""
@@ -70,8 +79,11 @@ class JittedSteps:
     ) -> PyTree:
         """The result of a call, after which the Variables are changed.
 
-        NotImplemented if none is changed, the result has a history, and one node may do.
+        NotImplemented if none is changed, the result has a history, and one node may do; and if it is
+        not certain that the function must be a step, for a trace that raises, or that has no `backward` and changes nothing.
         """
+        if self.are_certain is False:
+            return NotImplemented
         if step_traces.count and step_traces.of_thread() is not None:
             # A step inside another one is a part of it.
             return call_uncompiled(fun, leaves, in_tree)
@@ -94,8 +106,20 @@ class JittedSteps:
                         steps.insert(0, steps.pop(i))
                     break
             else:
-                with self.function.tracing():
-                    step, found = trace_step(fun, in_tree, avals)
+                trace = StepTrace(function_name(fun), argument_names(fun, in_tree, avals))
+                try:
+                    with self.function.tracing():
+                        step, found = trace_step(trace, fun, in_tree, avals)
+                except Exception:
+                    if self.are_certain or trace.has_backward:
+                        raise
+                    self.are_certain = False
+                    return NotImplemented
+                self.are_certain = bool(
+                    self.are_certain or trace.has_backward or step.traced.changes
+                )
+                if not self.are_certain:
+                    return NotImplemented
                 if not step.traced.kept and step.places.hold(fun, found):
                     # A step that stores what it makes, or replaces Variables that it reads, finds other
                     # ones next time.
@@ -134,11 +158,10 @@ def call_uncompiled(fun: Function, leaves: Sequence[Any], in_tree: tree.TreeDef)
 
 
 def trace_step(
-    fun: Function, in_tree: tree.TreeDef, avals: Avals
+    trace: StepTrace, fun: Function, in_tree: tree.TreeDef, avals: Avals
 ) -> tuple[JittedStep, list[Variable]]:
     """The step that a call is, and its Variables, all as they were before."""
     search = PlaceSearch(fun)
-    trace = StepTrace(function_name(fun), argument_names(fun, in_tree, avals))
     flat = FlatFunction(fun, in_tree, "jit", False)
 
     found: list[Variable] = []

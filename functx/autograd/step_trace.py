@@ -219,7 +219,7 @@ class StepTrace(TracedRecording):
         self.states: list[VariableState] = []
         self.positions: dict[int, int] = {}
         self.first_node = next_node_number()
-        self.has_walk = False
+        self.has_walk = self.has_backward = False
 
     @property
     def owner(self) -> str:

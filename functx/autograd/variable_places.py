@@ -120,6 +120,11 @@ class PlaceSearch:
                         elif depths[number] < _DEPTH_LIMIT:
                             pending.append(number)
 
+    def names_backward(self) -> bool:
+        """Whether the user's code that was found names `backward`."""
+        functions = [x for x in self.objects if isinstance(x, FunctionType) and is_of_user(x)]
+        return any(["backward" in attribute_names(x.__code__) for x in functions])
+
     def places_of(self, variables: Sequence[Variable]) -> VariablePlaces:
         """The places of these Variables."""
         numbers = {id(x): i for i, x in enumerate(variables)}
@@ -154,6 +159,11 @@ def is_of_package(value: object) -> bool:
     return package_of(value) in _OTHER_PACKAGES
 
 
+def is_of_user(fun: FunctionType) -> bool:
+    """Whether a function was defined in a module that is looked into."""
+    return str(fun.__globals__.get("__name__")).split(".")[0] not in _OTHER_PACKAGES
+
+
 def parts(x: Any) -> Iterator[tuple[Reader, Any, object]]:
     """The objects that `x` refers to, each with the function and the key that read it from `x`."""
     if isinstance(x, (list, tuple, deque)):
@@ -175,7 +185,7 @@ def parts(x: Any) -> Iterator[tuple[Reader, Any, object]]:
 def parts_of_function(fun: FunctionType) -> Iterator[tuple[Reader, Any, object]]:
     """What a function reads; of a wrapper of this package, what it wraps."""
     yield from [(read_own_attributes, name, x) for name, x in vars(fun).items()]
-    if str(fun.__globals__.get("__name__")).split(".")[0] in _OTHER_PACKAGES:
+    if not is_of_user(fun):
         return
     yield from attributes_of(fun, "__defaults__", "__kwdefaults__")
     for i, cell in enumerate(fun.__closure__ or ()):

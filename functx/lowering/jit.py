@@ -240,8 +240,9 @@ class JittedFunction:
         # Whether calls return new values, of states of generators or of arguments.
         self.writes = self.writes_arguments = False
         self.layout_dependent = self.captures_variables = False
-        # The steps of a function that changes Variables.
+        # The steps of a function that changes Variables, and whether it was asked if it may be one.
         self.steps: Any = None
+        self.steps_expected: bool | None = None
         # Whether a program reads parameters or buffers of modules; and the function that takes them, for
         # calls inside a functional call.
         self.reads_modules = False
@@ -277,6 +278,20 @@ class JittedFunction:
             raise error from None
         self.captures_variables = True
         self.steps = self.steps or variables.jitted_steps(proxy(self))
+        self.steps.are_certain = True
+
+    def expects_steps(self, takes_variables: bool) -> bool:
+        """Whether the code of the function names `backward`, so that it is traced as a step first."""
+        if self.steps_expected is None:
+            self.steps_expected = self.steps is None and variables.jitted_steps.are_expected(
+                self.fun, takes_variables
+            )
+        return self.steps_expected
+
+    def enable_expected_steps(self, call: object) -> None:
+        """Lets calls be traced as steps first, if they can be steps."""
+        self.steps_expected = call is not None and is_outermost()
+        self.captures_variables |= self.steps_expected
 
     def trace_for_jax(self, hidden: Sequence[PyTree], args: PyTree, kwargs: PyTree) -> PyTree:
         """The results on JAX's tracers, computed by one equation that holds the program.
@@ -286,6 +301,8 @@ class JittedFunction:
         dispatch_key = DispatchKey()
         if len(hidden) == 2 and type(hidden[1]) is DispatchKey:
             hidden, dispatch_key = hidden
+        if variables.exist and self.steps_expected is None and self.expects_steps(False):
+            raise Retrace(self.enable_expected_steps)
         fun, dynamic, keywords = self.static.bind(args, kwargs)
         leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
@@ -473,10 +490,13 @@ class JittedFunction:
     ) -> PyTree:
         """The result of the program of a call, which `key` finds, on flat arguments."""
         found: tuple[TracedFunction, Call, list[int]] | None = self.traced.get(key)
-        if found is None and self.steps is not None and is_outermost():
-            out = self.steps(fun, leaves, in_tree, avals, key, may_be_node=True)
-            if out is not NotImplemented:
-                return out
+        if found is None and is_outermost():
+            if self.steps is None and self.expects_steps(True):
+                self.steps = variables.jitted_steps(proxy(self), are_certain=None)
+            if self.steps is not None:
+                out = self.steps(fun, leaves, in_tree, avals, key, may_be_node=True)
+                if out is not NotImplemented:
+                    return out
         if found is None:
             try:
                 with self.tracing():

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ from jax.sharding import PartitionSpec as P
 import functx
 import functx.numpy as xp
 from functx import lax
+from functx.autograd import Function, Variable
+from functx.compiled_autograd import compile_stages, disable, enable
 from functx.core.errors import ArgumentError, EffectError, FunctxError, ReplicationError, ShapeError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "15_many_devices.py"
@@ -546,6 +549,83 @@ def meshes_with_explicit_axes_are_taken():
     with jax.set_mesh(mesh):
         same(functx.jit(f)(x), wanted)
         same(functx.jit(functx.grad(lambda x: f(x).sum()))(x), 2 * X)
+
+
+# Captured walks
+
+
+class Scale(Function):
+    """x * scale, whose rule gives gradients as for scale * x**2 / 2."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x * float(scale.numpy())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, scale = ctx.saved_tensors
+        return gradient * scale * x, None
+
+
+class ScaleOnHost(Scale):
+    """The same by a rule that sees where the number lies, and computes with its value."""
+
+    is_opaque = True
+    devices: ClassVar[list] = []
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, scale = ctx.saved_tensors
+        ScaleOnHost.devices.append(scale.compute().devices())
+        return gradient * float(scale.numpy()) * x, None
+
+
+def scale_by_number_on_host(function, run, x):
+    """Walks through a call of `function` on `x` and a number that was put on the first device."""
+    for _ in range(3):
+        w = Variable(x, requires_grad=True)
+        scale = Variable(jax.device_put(np.float32(2), jax.devices()[0]))
+        with run:
+            function.apply(w, scale).sum().backward()
+        same(w.grad.numpy(), 2 * np.asarray(x))
+        assert w.grad.compute().devices() == x.devices()
+
+
+@check
+def numbers_on_the_host_move_to_the_device_of_a_captured_walk():
+    x = jax.device_put(X, jax.devices()[3])
+    for run in (enable(), enable(compile_stages)):
+        scale_by_number_on_host(Scale, run, x)
+        scale_by_number_on_host(Scale, run, placed(X, "i", "j"))
+    try:
+        scale_by_number_on_host(Scale, disable(), x)
+    except ValueError as error:
+        assert "incompatible devices" in str(error)
+    else:
+        raise AssertionError("a walk node by node moves it too")
+
+
+@check
+def numbers_on_the_host_that_python_sees_do_not_move():
+    x, home = jax.device_put(X, jax.devices()[3]), {jax.devices()[0]}
+    for run in (enable(), enable(compile_stages), disable()):
+        scale_by_number_on_host(ScaleOnHost, run, x)
+        found = []
+
+        def hook(gradient, found=found):
+            found.append(gradient.compute().devices())
+            return Variable(jax.device_put(gradient.compute(), jax.devices()[3]))
+
+        for _ in range(3):
+            w = Variable(x, requires_grad=True)
+            y = (w * w).sum()
+            y.register_hook(hook)
+            with run:
+                y.backward(Variable(jax.device_put(np.float32(3), jax.devices()[0])))
+            same(w.grad.numpy(), 6 * X)
+        assert found == [home] * 3
+    assert ScaleOnHost.devices == [home] * 9
 
 
 # Mistakes

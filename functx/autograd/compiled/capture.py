@@ -24,6 +24,7 @@ from functx.autograd.compiled.calls import (
     flatten_gradients,
     unflatten_gradients,
 )
+from functx.autograd.compiled.devices import movable_inputs
 from functx.autograd.compiled.graphs import SCALAR, WalkGraph, edge_aval
 from functx.autograd.compiled.primitives import (
     AddToGrad,
@@ -33,6 +34,7 @@ from functx.autograd.compiled.primitives import (
     RunCallbacks,
 )
 from functx.autograd.compiled.programs import CapturedProgram, Groups, RuleOrigin
+from functx.autograd.compiled.stages import is_call
 from functx.autograd.compiled.traced_rules import (
     TracedContext,
     aval_of_saved,
@@ -61,13 +63,15 @@ from functx.transforms.call_primitive import Call
 class Capture(NamedTuple):
     """A captured walk.
 
-    `inputs` are the numbers of the values of the graph that the program takes. `calls` are the calls
-    of Python by their index, `outputs` the positions of the wanted gradients that the walk reaches, and
-    `freed` those of the nodes whose saved values are read.
+    `inputs` are the numbers of the values of the graph that the program takes, and `movable` those of
+    0-d arrays that may lie on any device. `calls` are the calls of Python by their index, `outputs` the
+    positions of the wanted gradients that the walk reaches, and `freed` those of the nodes whose saved
+    values are read.
     """
 
     program: CapturedProgram
     inputs: list[int]
+    movable: list[int]
     calls: list[WalkCall]
     outputs: list[int]
     freed: list[int]
@@ -159,12 +163,15 @@ class CapturingWalk(Walk):
         variables = [self.inputs[n].atom for n in numbers]
         names = [self.input_name(n) for n in numbers]
         kept = [a for call in self.calls if call.known is not None for a in call.known.arrays]
+        equations = dce_equations(self.builder.equations, [*outputs, *kept])
+        given = [a for eqn in equations if is_call(eqn) for a in eqn.inputs]
+        movable = movable_inputs(numbers, variables, {*given, *outputs, *kept}, self.graph)
         arrays = len(numbers) - sum(map(self.is_scalar, numbers))
         captured = self.builder.captures.values()
         program = Program(
             "CompiledAutograd",
             [*variables, *[v for v, _ in captured]],  # type: ignore[list-item]
-            dce_equations(self.builder.equations, [*outputs, *kept]),
+            equations,
             outputs,
             in_names=lambda: names,
         )
@@ -179,6 +186,7 @@ class CapturingWalk(Walk):
         return Capture(
             CapturedProgram(program, groups, self.origins),
             numbers,
+            movable,
             self.calls,
             [i for i, _ in reached],
             self.freed,

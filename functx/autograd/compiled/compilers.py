@@ -11,6 +11,7 @@ from weakref import ref
 from functx.autograd.compiled import logs
 from functx.autograd.compiled.capture import Capture, CapturingWalk, NotCapturedError
 from functx.autograd.compiled.counters import counters
+from functx.autograd.compiled.devices import move_from_host
 from functx.autograd.compiled.graphs import WalkGraph, read_graph
 from functx.autograd.compiled.keys import Structure, structure_of
 from functx.autograd.compiled.run import WalkRun
@@ -134,6 +135,11 @@ class WalkCompiler:
         token = in_region.set(True)
         try:
             compiled, is_new = self.find(walk, graph, roots)
+            if compiled is not None and walk.has_recorded_values and compiled.capture.movable:
+                # Node by node, JAX would refuse to compute with them.
+                is_new &= not move_from_host(
+                    graph, compiled.capture.inputs, compiled.capture.movable
+                )
             if compiled is not None and compiled.function is not None:
                 WalkRun(walk, graph, compiled.capture).run_function(graph, compiled.function)
             elif (
