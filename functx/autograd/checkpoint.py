@@ -27,7 +27,9 @@ from functx.autograd.saved import CURE_IN_TRANSFORMS, PackedValue, SavedTensorHo
 from functx.autograd.variable import Dual, Variable, make_variable
 from functx.autograd.views import VersionCounter
 from functx.core import tree
+from functx.core.backend import backend
 from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
+from functx.core.generator_state import DEFAULT_STATE
 from functx.core.program import Program, Var
 from functx.core.replaced_state import replaced_state, state_of_call
 from functx.core.types import ShapedArray, is_inexact
@@ -47,8 +49,8 @@ def checkpoint(
 
     In place of the values that its nodes save, the call keeps its arguments as they are now. A walk
     that needs one of the values calls `function` once more, up to the last value that was saved. With
-    `preserve_rng_state` the recomputation repeats the draws of Python's and NumPy's global generators;
-    those of `functx.random` depend on their keys alone. What `function` writes to Variables that it
+    `preserve_rng_state` the recomputation repeats the draws of the global generators of Python, NumPy and
+    functx, and leaves them where they were; draws with keys depend on their keys alone. What `function` writes to Variables that it
     captures is written once, since the recomputation finds the values that they had in the call. Calls may
     be nested.
 
@@ -343,19 +345,23 @@ def watching(watch: Callable[[Sequence[Variable]], None]) -> Iterator[None]:
         operand_watch.reset(token)
 
 
-def random_state() -> tuple[Any, Any]:
-    """The states of Python's and NumPy's global generators."""
-    return random.getstate(), np.random.get_state()
+def random_state() -> tuple[Any, Any, Any]:
+    """The states of the global generators of Python and NumPy, and of the default one of functx."""
+    # JAX may trace a function that does not draw.
+    words = None if backend.jax_is_tracing() else DEFAULT_STATE.read()
+    return random.getstate(), np.random.get_state(), words
 
 
-def set_random_state(state: tuple[Any, Any]) -> None:
-    """Sets the states of Python's and NumPy's global generators."""
+def set_random_state(state: tuple[Any, Any, Any]) -> None:
+    """Sets the states of the global generators of Python and NumPy, and of the default one of functx."""
     random.setstate(state[0])
     np.random.set_state(state[1])
+    if state[2] is not None:
+        DEFAULT_STATE.store(state[2])
 
 
 @contextmanager
-def random_state_of(state: tuple[Any, Any] | None) -> Iterator[None]:
+def random_state_of(state: tuple[Any, Any, Any] | None) -> Iterator[None]:
     """A context in which the generators continue from `state`, if it is known."""
     if state is None:
         yield

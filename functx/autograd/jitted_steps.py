@@ -333,6 +333,8 @@ class JittedStep:
             self.change_rest(found, result)
         for stored, number in traced.kept:
             give_value(stored, result(number))
+        for state, number in traced.generators:
+            state.store(result(number).compute())
         results = [make_variable(result(number), None) for number in traced.results]
         if traced.written:
             written = {

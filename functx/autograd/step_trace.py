@@ -20,6 +20,7 @@ from functx.autograd.traced_recording import TracedRecording
 from functx.autograd.variable import Variable, make_variable
 from functx.autograd.views import ViewOf, read_again
 from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
+from functx.core.generator_state import GeneratorState, state_table
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import user_source
@@ -187,7 +188,8 @@ class TracedStep(NamedTuple):
     Its inputs are, at the positions `operands`, the arguments, the values of the Variables `owners`, and
     `constants`. A value is the number of an output of the program, or, if it is one of these, -1 for the first
     and so on downwards. `written` are the new values of arguments. `kept` are values that the function
-    made and stored, with their numbers. `has_history` says whether a result has a derivative,
+    made and stored, with their numbers. `generators` are the states that draws move on, with the numbers of
+    their new values. `has_history` says whether a result has a derivative,
     and `has_walk` whether the step walks backwards.
     """
 
@@ -204,6 +206,30 @@ class TracedStep(NamedTuple):
     has_history: bool
     has_walk: bool
     is_wide: bool
+    generators: list[tuple[GeneratorState, int]]
+
+
+class StepGenerators:
+    """The states of the generators that a step draws from: a Variable when first read, and the last one."""
+
+    def __init__(self, trace: StepTrace):
+        self.trace = trace
+        self.words: dict[GeneratorState, list[Any]] = {}
+
+    def read(self, state: GeneratorState) -> Any:
+        """The words of a state, as a Variable."""
+        if state not in self.words:
+            self.words[state] = [make_variable(self.trace.constant(state), None)]
+        return self.words[state][-1]
+
+    def store(self, state: GeneratorState, words: Any) -> None:
+        """Replace the words of a state."""
+        self.read(state)
+        self.words[state].append(words)
+
+    def changed(self) -> dict[GeneratorState, Any]:
+        """The last words of each state that the step changes."""
+        return {state: words[-1] for state, words in self.words.items() if len(words) > 1}
 
 
 class StepTrace(TracedRecording):
@@ -218,6 +244,7 @@ class StepTrace(TracedRecording):
         self.arguments: list[Recorded] = []
         self.states: list[VariableState] = []
         self.positions: dict[int, int] = {}
+        self.generators = StepGenerators(self)
         self.first_node = next_node_number()
         self.has_walk = self.has_backward = False
 
@@ -232,9 +259,11 @@ class StepTrace(TracedRecording):
         before = current_recording()
         continue_recording(self)
         step_traces.count += 1
+        token = state_table.set(self.generators)
         try:
             yield
         finally:
+            state_table.reset(token)
             step_traces.count -= 1
             continue_recording(before)
             self.is_open = False
@@ -336,6 +365,7 @@ class StepTrace(TracedRecording):
         pairs = zip(args, self.arguments, strict=True)
         written = {i: atom_of(x) for i, (x, first) in enumerate(pairs) if x.read() is not first}
         changes, new_grads = self.changes(atom_of)
+        generators = {s: atom_of(words) for s, words in self.generators.changed().items()}
         guards = list(map(self.guard, self.states))
         # In the order of the inputs, which `split_memory` does not keep.
         numbers = {i: s.value.number for i, s in enumerate(self.states) if s.value is not None}
@@ -355,7 +385,8 @@ class StepTrace(TracedRecording):
             made = [v for eqn in whole.equations for v in eqn.outputs]
             wide = any([is_wide(v.aval) for v in (*inputs, *made)])
             with jax.enable_x64(True) if wide else nullcontext():
-                arrays = list(map(jnp.array, constants))
+                # A state is read in each call.
+                arrays = [x if isinstance(x, GeneratorState) else jnp.array(x) for x in constants]
             return TracedStep(
                 guards=guards,
                 owners=owners,
@@ -370,6 +401,7 @@ class StepTrace(TracedRecording):
                 has_history=has_history,
                 has_walk=self.has_walk,
                 is_wide=wide,
+                generators=[(s, numbers[a]) for s, a in generators.items()],
             )
 
         return complete

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from typing import Any, Final, final
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 
@@ -31,6 +33,20 @@ def unpack_state(words: Any) -> NumPyArray:
 _WORD = 0xFFFFFFFF
 
 
+class StateTable(Protocol):
+    """The states of generators in a trace of a step on Variables, in place of their own values."""
+
+    def read(self, state: GeneratorState) -> Any:
+        """The words of `state`, a traced value."""
+
+    def store(self, state: GeneratorState, words: Any) -> None:
+        """Replace the words of `state`."""
+
+
+state_table: ContextVar[StateTable | None] = ContextVar("state_table", default=None)
+"""The table of the step that is traced in this context; None outside of steps."""
+
+
 class GeneratorState:
     """The state of one generator, which programs take as an input and return as an output.
 
@@ -45,6 +61,9 @@ class GeneratorState:
 
     def read(self) -> Any:
         """The four words; ImplicitDrawError while JAX traces, which would keep those of its first call."""
+        table = state_table.get()
+        if table is not None:
+            return table.read(self)
         if backend.jax_is_tracing():
             raise ImplicitDrawError(
                 "a function that JAX traces must not draw from a generator, whose state JAX would keep "
@@ -59,6 +78,10 @@ class GeneratorState:
 
         An array that is bound to devices comes to the host, since the next program may run on others.
         """
+        table = state_table.get()
+        if table is not None:
+            table.store(self, words)
+            return
         if getattr(words, "committed", True):
             words = np.asarray(words)
         self._words = words
@@ -86,6 +109,11 @@ class ThreadState(GeneratorState):
     @_words.setter
     def _words(self, words: Any) -> None:
         self._local.words = words
+
+
+def read_states(args: Sequence[Any]) -> list[Any]:
+    """`args` with the words of each state of a generator in place of it."""
+    return [x.read() if isinstance(x, GeneratorState) else x for x in args]
 
 
 def implicit_draw_error(owner: str) -> ImplicitDrawError:

@@ -19,6 +19,7 @@ from functx.core.backend import backend
 from functx.core.caches import clear_on_rule_change, garbage_collection
 from functx.core.config import contextual_key
 from functx.core.errors import ArgumentError
+from functx.core.generator_state import read_states, state_table
 from functx.core.program import Equation, Program, Var, programs_in_parameter
 from functx.core.source_info import derived_source
 from functx.core.tracer import Tracer, current_builder, recording_operand
@@ -238,12 +239,14 @@ def apply(
     """
     builder = current_builder.get()
     if builder is None:
+        if state_table.get() is not None:
+            args = read_states(args)
         variable = recording_operand(args)
         if variable is None:
             return backend.run(rewrite, program, args)
         if rewrite is not None:
             program = cached_rewrite(rewrite, backend.outline_repeats(program))
-        return variable.record_program(program, args)  # type: ignore[no-any-return]
+        return variable.record_program(program, read_states(args))  # type: ignore[no-any-return]
     with garbage_collection.paused():
         if wrapper_types and any([type(x) in wrapper_types for x in args]):
             return wrapper_recorder.record_program(cached_rewrite(rewrite, program), args)

@@ -13,6 +13,7 @@ import jax.core
 from functx.core.backend import InnerJaxTrace, backend
 from functx.core.caches import garbage_collection
 from functx.core.errors import FunctxError
+from functx.core.generator_state import read_states, state_table
 from functx.core.program import (
     Atom,
     Equation,
@@ -440,9 +441,11 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     if builder is None or not builder.is_open:
         builder = current_builder.innermost()
         if builder is None:
+            if state_table.get() is not None:
+                args = read_states(args)
             variable = recording_operand(args)
             if variable is not None:
-                return variable.record(primitive, args)
+                return variable.record(primitive, read_states(args))
             return backend.evaluate(primitive, args)
     untraced = not args or (type(args[0]) is not Tracer and type(args[-1]) is not Tracer)
     if (untraced or primitive.is_context_dependent) and backend.inside_jax_trace():

@@ -25,7 +25,7 @@ from functx.core.errors import (
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayLike, Function, PyTree, Values
-from functx.lowering.captured_arrays import read_states, write_back_call
+from functx.lowering.captured_arrays import read_hidden_states, write_back_call
 from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.lowering.recompilation import code_of_function
 from functx.transforms.argument_names import InputNames, copy_function_metadata, function_name
@@ -289,7 +289,7 @@ class Compiled:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         try:
             out = call_reraising_callback_errors(
-                self._compiled, read_states(self._call.captured), *args, **kwargs
+                self._compiled, read_hidden_states(self._call.captured), *args, **kwargs
             )
         except (TypeError, ValueError, OverflowError, RuntimeError):
             self._call.check(args, kwargs)

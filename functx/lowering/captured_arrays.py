@@ -17,7 +17,7 @@ from jax.extend.core import find_top_trace
 from functx.core.backend import backend
 from functx.core.caches import Cache
 from functx.core.errors import CapturedWriteError
-from functx.core.generator_state import GeneratorState
+from functx.core.generator_state import GeneratorState, read_states
 from functx.core.source_info import source_line, user_frame
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
@@ -151,11 +151,11 @@ def local_mask(arrays: list[Value]) -> list[bool]:
     return [sys.getrefcount(x) <= COUNT_OF_LOCAL for x in arrays]
 
 
-def read_states(hidden: tuple[Any, ...]) -> tuple[Any, ...]:
+def read_hidden_states(hidden: tuple[Any, ...]) -> tuple[Any, ...]:
     """Hidden arguments with the words of each state of a generator, as ahead-of-time calls take them."""
     if len(hidden) == 2 and isinstance(hidden[0], tuple):
-        return (read_states(hidden[0]), hidden[1])
-    return tuple([x.read() if isinstance(x, GeneratorState) else x for x in hidden])
+        return (read_hidden_states(hidden[0]), hidden[1])
+    return tuple(read_states(hidden))
 
 
 def write_back_call(leaves: Values, hidden: Values, new: dict[int, Value]) -> None:

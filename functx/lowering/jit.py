@@ -23,6 +23,7 @@ from functx.core.config import (
     trace_options,
 )
 from functx.core.errors import ArgumentError, ReplacedStateError, type_name
+from functx.core.generator_state import state_table
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.replaced_state import StateRead, StateWatch, replaced_state, state_of_call
@@ -57,7 +58,7 @@ from functx.lowering.captured_arrays import (
     CapturedArrays,
     Retrace,
     freeze_captured_arrays,
-    read_states,
+    read_hidden_states,
     write_back_call,
 )
 from functx.lowering.execution import current_target
@@ -263,9 +264,16 @@ class JittedFunction:
         JittedFunction.instances.add(self)
 
     def flatten_variables(self, args: PyTree, kwargs: PyTree) -> tuple[list[Any], TreeDef] | None:
-        """The flat arguments of a call that takes or captures a Variable; None for other calls."""
+        """The flat arguments of a call that takes or captures a Variable; None for other calls.
+
+        In a step, the state of a generator that the function may capture is one.
+        """
         flat = tree.flatten((args, kwargs))
-        has_variables = self.captures_variables or recording_operand(flat[0]) is not None
+        has_variables = (
+            self.captures_variables
+            or recording_operand(flat[0]) is not None
+            or state_table.get() is not None
+        )
         return flat if has_variables else None
 
     def enable_variables(self, _call: object) -> None:
@@ -555,7 +563,7 @@ class JittedFunction:
                     returns = self.returned_values()
                     if returns or trace_options.get().modes:
                         hidden = self.hidden_arguments(returns=returns)
-                    lowered = self.dispatch.lower(read_states(hidden), *args, **kwargs)
+                    lowered = self.dispatch.lower(read_hidden_states(hidden), *args, **kwargs)
                 _, *dynamic = self.static.bind(args, kwargs)
                 in_names = argument_names(self.fun, tree.structure(tuple(dynamic)))
                 call = CallingConvention(

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 
@@ -41,7 +42,7 @@ from functx.core.generator_state import (
     pack_state,
     unpack_state,
 )
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder, is_variable
 from functx.core.types import (
     DType,
     Shape,
@@ -173,7 +174,8 @@ class Generator:
         builder = current_builder.get()
         if builder is not None:
             return Copy()(builder.tracer(self._state))  # type: ignore[no-any-return]
-        return unpack_state(self._read())
+        words = self._read()
+        return words if is_variable(words) else unpack_state(words)
 
     def set_state(self, state: ArrayLike) -> None:
         """Continue from a state that `get_state` returned, inside a transformed function or outside.
@@ -200,8 +202,11 @@ class Generator:
         """The numbers that `primitive` draws with these parameters; the state moves on."""
         builder = current_builder.get()
         if builder is None:
-            # On the host, so that draws outside of transforms are arrays that can be written to.
-            out, words = primitive(np.asarray(self._read()), *parameters)
+            state = self._read()
+            if isinstance(state, jax.Array) and not is_variable(state):
+                # On the host, so that draws outside of transforms are arrays that can be written to.
+                state = np.asarray(state)
+            out, words = primitive(state, *parameters)
         else:
             out, words = primitive(builder.tracer(self._state), *parameters)
         write_state(self._state, words)
@@ -230,7 +235,7 @@ def as_words(state: ArrayLike) -> Any:
         seed, offset = np.asarray(state).tolist()
         return pack_state(seed, offset)
     if shape == STATE_AVAL.shape and dtype == STATE_AVAL.dtype:
-        return state if isinstance(state, Tracer) else np.asarray(state)
+        return state if isinstance(state, Tracer) else np.array(state)
     raise GeneratorError(
         "set_state: a state must be what get_state returns, the seed and the offset as two uint64, or "
         f"the four words of both as uint32; got {type_name(state)}"

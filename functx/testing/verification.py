@@ -17,6 +17,7 @@ from functx.core.backend import backend
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, EffectError, VerificationError
 from functx.core.functionalization import Functionalize
+from functx.core.generator_state import read_states
 from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
@@ -394,7 +395,7 @@ def verify_before_compile(program: Program, args: Sequence[ArrayLike]) -> None:
     Not verified are programs made during a verification, programs with arguments that JAX traces,
     which have no values, and programs whose effects have results, which must run only once.
     """
-    values = [backend.raw_key_data(x) for x in args]
+    values = [backend.raw_key_data(x) for x in read_states(args)]
     is_traced = any(isinstance(x, jax.core.Tracer) for x in values)
     if _verifying.get() or is_traced or program.has_captures or program.named_axes:
         return

@@ -27,7 +27,7 @@ from functx.core.functionalization import (
     storage_base,
     write_to_numpy_arrays,
 )
-from functx.core.generator_state import GeneratorState, implicit_draw_error
+from functx.core.generator_state import GeneratorState, implicit_draw_error, state_table
 from functx.core.masks import indices_where
 from functx.core.program import Atom, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
@@ -426,6 +426,8 @@ def write_state(state: Any, words: Value) -> None:
         Write()(builder.tracer(state), words)
     elif type(state) is Tracer:
         check_not_escaped(state, None)
+    elif is_variable(words) and state_table.get() is None:
+        state.store(words.compute())  # type: ignore[attr-defined]
     else:
         state.store(words)
 

@@ -464,6 +464,7 @@ def _check_reduce_call(
             )
     in_tree = tree.structure(((operands, operands), {}))
     traced = trace_function(computation, in_tree, [*scalars, *scalars], "reduce")
+    traced.refuse_writes(caller)
     tree.check_same_structure(
         structure, traced.out_tree, f"{caller}: what the computation returns", "the operands"
     )
