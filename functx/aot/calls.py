@@ -23,6 +23,7 @@ from functx.autograd.variable import Variable, make_variable
 from functx.autograd.views import VersionCounter
 from functx.core import tree
 from functx.core.functionalization import write_to_numpy_arrays
+from functx.core.generator_state import GeneratorState, read_states
 from functx.core.typing import PyTree
 from functx.transforms.aliasing import MemoryLayout, argument_strides, shared_buffers
 
@@ -76,7 +77,33 @@ class CompiledCall:
         ]
         self.tangents = [i for i, on in enumerate(meta.mask) if on]
         self.captured_flags = [isinstance(x, Variable) and x.requires_grad for x in self.captured]
+        first = len(meta.inputs) - len(self.captured)
+        self.states = {
+            first + i: x for i, x in enumerate(self.captured) if isinstance(x, GeneratorState)
+        }
         self.on_variables = any([isinstance(x, Variable) for x in self.captured])
+
+    def captured_values(self) -> list[Any]:
+        """The captured values, with the words of each state of a generator, which the call may change."""
+        if not self.states:
+            return self.captured
+        in_graph = set(self.meta.in_graph)
+        first = len(self.meta.inputs) - len(self.captured)
+        return [
+            np.array(x) if first + i in in_graph and first + i in self.states else x
+            for i, x in enumerate(read_states(self.captured))
+        ]
+
+    def store_states(self, inputs: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Stores the states that a run of the forward program has written or returns."""
+        new = dict(zip(self.meta.mutated, outs, strict=False))
+        for i, state in self.states.items():
+            if i in self.written:
+                state.store(new.get(i, inputs[i]))
+
+    def without_states(self, by_input: dict[int, Any]) -> dict[int, Any]:
+        """New values of inputs, without those of states."""
+        return {i: x for i, x in by_input.items() if i not in self.states}
 
     def holds(self, arrays: Sequence[Any], records: bool) -> bool:
         """Whether the call is for arguments in this memory, and for the captured Variables as they are now."""
@@ -91,11 +118,15 @@ class CompiledCall:
 
     def run_on_arrays(self, leaves: Sequence[Any]) -> PyTree:
         """The result of a call without Variables."""
-        inputs = [*(leaves if self.is_identity else self.plan.inputs_of(leaves)), *self.captured]
+        captured = self.captured_values()
+        inputs = [*(leaves if self.is_identity else self.plan.inputs_of(leaves)), *captured]
         outs = self.programs.forward([*inputs])
         mutated = self.meta.mutated
+        if self.states:
+            self.store_states(inputs, outs)
         if mutated:
-            write_to_numpy_arrays(inputs, dict(zip(mutated, outs, strict=False)))
+            by_input = dict(zip(mutated, outs, strict=False))
+            write_to_numpy_arrays(inputs, self.without_states(by_input))
             outs = outs[len(mutated) :]
         return tree.unflatten(self.out_tree, outs[: len(self.meta.outputs)])
 
@@ -103,7 +134,7 @@ class CompiledCall:
         """The result of a call with Variables: Variables, of one node."""
         if (watch := operand_watch.get()) is not None:
             watch(leaves)
-        inputs = [*self.plan.inputs_of(leaves), *self.captured]
+        inputs = [*self.plan.inputs_of(leaves), *self.captured_values()]
         self.check_writable(inputs)
         operands = [x.read() if isinstance(x, Variable) else recorded_array(x) for x in inputs]
         in_graph = set(self.meta.in_graph)
@@ -120,6 +151,8 @@ class CompiledCall:
         saved_inputs = [] if node is None else self.saved_inputs(node, inputs, operands)
         with grad_mode(False) if in_graph else nullcontext():
             outs = self.programs.forward(values)
+        if self.states:
+            self.store_states(inputs, outs)
         results = [
             make_variable(
                 operands[self.inputs_returned[i]] if i in self.inputs_returned else constant(x),
@@ -188,7 +221,7 @@ class CompiledCall:
 
     def write_back(self, inputs: Sequence[Any], new: Sequence[Variable]) -> None:
         """Writes the new values to the inputs that are written to outside the program."""
-        by_input: dict[int, Any] = dict(zip(self.meta.mutated, new, strict=True))
+        by_input = self.without_states(dict(zip(self.meta.mutated, new, strict=True)))
         write_to_numpy_arrays(inputs, by_input)
         for i, value in by_input.items():
             if isinstance(inputs[i], Variable):

@@ -8,7 +8,7 @@ import pytest
 
 import functx
 import functx.numpy as fnp
-from functx import autograd, compiled_autograd, lax, random
+from functx import aot, autograd, compiled_autograd, lax, random
 from functx.autograd import Variable, no_grad
 from functx.random import generator as draws
 
@@ -103,6 +103,35 @@ def test_a_step_under_jit_draws_what_the_step_draws(name):
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert state == expected_state
+
+
+@pytest.mark.parametrize("partition", [None, aot.min_cut_rematerialization_partition])
+def test_programs_compiled_ahead_of_time_draw_what_the_function_draws(partition):
+    def loss(w, x):
+        return (fnp.sin(w * random.rand(3)) * x).sum()
+
+    def twice(f):
+        w, found = leaf(), []
+        for _ in range(2):
+            w.grad = None
+            value = f(w, X)
+            found.append(random.rand(()))
+            value.backward()
+            found += [float(value), *np.asarray(w.grad)]
+        return [*found, float(f(np.ones(3, "float32"), X))]
+
+    for options in ({}, {"keep_inference_input_mutations": True}):
+        compiled = aot.aot_function(loss, partition_fn=partition, **options)
+        (found, state), (expected, expected_state) = [
+            seeded(lambda f=f: twice(f)) for f in (compiled, loss)
+        ]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert state == expected_state
+
+
+def test_a_function_that_draws_is_not_exported():
+    with pytest.raises(functx.errors.ExportError, match="must not draw"):
+        functx.export.export(lambda x: x * random.rand(3))(X)
 
 
 def test_steps_of_threads_draw_from_their_own_generators():
