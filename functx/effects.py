@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from functx.core.caches import invalidate_caches
 from functx.core.effect_registry import (
     EffectRegistration,
@@ -13,10 +15,14 @@ from functx.core.effect_registry import (
 from functx.core.effects import Effect
 from functx.core.errors import AliasingEffectError, ArgumentError, RegistrationError, type_name
 from functx.core.primitive import Primitive
+from functx.custom.higher_order_op import HigherOrderOp, higher_order_operations
 from functx.custom.operators.operator import Operator
 from functx.custom.operators.registry import resolve_operator
 
 __all__ = ["CALLBACK", "ORDERED", "Effect", "EffectHandle", "register", "registered"]
+
+Target: TypeAlias = Operator | HigherOrderOp | type[Primitive]
+"""That which can have an effect."""
 
 ORDERED = Effect.ORDERED
 """The effect of an operation that runs in the order of the program, with all others of the kind."""
@@ -27,7 +33,7 @@ CALLBACK = Effect.CALLBACK
 class EffectHandle:
     """A registered effect, which `remove` takes back."""
 
-    def __init__(self, target: Operator | type[Primitive], registration: EffectRegistration):
+    def __init__(self, target: Target, registration: EffectRegistration):
         self.target, self.registration = target, registration
 
     def remove(self) -> None:
@@ -48,7 +54,7 @@ class EffectHandle:
         return f"<{_label(self.target)}: {self.registration!r}>"
 
 
-def register(op: Operator | type[Primitive] | str, kind: Effect | None) -> EffectHandle:
+def register(op: Target | str, kind: Effect | None) -> EffectHandle:
     """Register the effect of an operator, a higher-order operation or a user's primitive.
 
     `op` may also be the name of an operator. `kind` is `ORDERED`, a kind of the user's (`Effect(name)`),
@@ -80,7 +86,7 @@ def register(op: Operator | type[Primitive] | str, kind: Effect | None) -> Effec
     return EffectHandle(target, registration)
 
 
-def registered(op: Operator | type[Primitive] | str) -> Effect | None:
+def registered(op: Target | str) -> Effect | None:
     """The kind of effect that is registered for an operator; None for no effect, or none registered.
 
     >>> import functx
@@ -95,23 +101,27 @@ def registered(op: Operator | type[Primitive] | str) -> Effect | None:
     return None if registration is None else registration.kind
 
 
-def _resolve(op: object) -> Operator | type[Primitive]:
+def _resolve(op: object) -> Target:
     """The operator `op`, or the one of that name, or the class of a user's primitive."""
+    if isinstance(op, HigherOrderOp):
+        return op
+    if isinstance(op, str) and op in higher_order_operations:
+        return higher_order_operations[op]
     if isinstance(op, type) and issubclass(op, Primitive) and op.is_user_defined:
         return op
     return resolve_operator(op, "effects.register")  # type: ignore[arg-type]
 
 
-def _primitive_class(target: Operator | type[Primitive]) -> type[Primitive]:
-    cls: type[Primitive] = target.primitive if isinstance(target, Operator) else target
+def _primitive_class(target: Target) -> type[Primitive]:
+    cls: type[Primitive] = target if isinstance(target, type) else target.primitive
     return cls
 
 
-def _label(target: Operator | type[Primitive]) -> str:
+def _label(target: Target) -> str:
     return _primitive_class(target).name
 
 
-def _apply(target: Operator | type[Primitive]) -> None:
+def _apply(target: Target) -> None:
     """Lets all later calls, also of compiled functions, have the effect that holds now."""
     apply_registrations()
     if isinstance(target, Operator):
@@ -121,7 +131,7 @@ def _apply(target: Operator | type[Primitive]) -> None:
         invalidate_caches()
 
 
-def _check_may_have_effect(target: Operator | type[Primitive], kind: object) -> None:
+def _check_may_have_effect(target: Target, kind: object) -> None:
     """Raise an error unless `target` may have an effect of that kind."""
     label = f"effects.register({_label(target)})"
     if kind is None:

@@ -318,6 +318,15 @@ class MissingRuleError(FunctxError, NotImplementedError):
     """
 
 
+class MissingHigherOrderRuleError(MissingRuleError):
+    """A higher-order operation lacks the rule for a transform that it goes through.
+
+    Smallest failing code: `functx.vmap(lambda x: op(f, x))(xs)` for a `HigherOrderOp` without a rule for
+    vmap.
+    Cure: define the rule that the message names with `def_rule`.
+    """
+
+
 class RuleError(FunctxError, TypeError):
     """A rule of a primitive returned a wrong result.
 

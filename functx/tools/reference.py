@@ -38,6 +38,7 @@ NAMESPACES = (
     "random.generator",
     "scipy.special",
     "checkpoint_policies",
+    "custom",
     "custom_batching",
     "custom_derivatives",
     "decomp",

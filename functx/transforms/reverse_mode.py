@@ -15,11 +15,10 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, bind_equation, interpret, user_rule_runs
 from functx.core.source_info import BackwardSource, Source, backward_source, expression_key
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import Builder, LinearBuilder, trace, trace_closed
+from functx.core.tracing import LinearBuilder, trace, trace_closed
 from functx.core.types import is_inexact
-from functx.core.typing import Cotangent, Flags, Mask, PyTree, Value, Values
+from functx.core.typing import Cotangent, Flags, Mask, PyTree, Tangent, Value, Values
 from functx.ops.families import Elementwise
-from functx.ops.views import Copy
 from functx.transforms.dce import symbolize_zeros, varying_output_mask
 from functx.transforms.forward_mode import canonicalize_for_ad, instantiate_masks
 from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
@@ -44,9 +43,15 @@ def forward_sweep(
         args = [x for x, _ in operands]
         flags = tuple([on for _, on in operands])
         primitive = eqn.primitive
+        outs: Any
+        saved: Any
         if not primitive.differentiable or primitive.is_constant_in_reverse_mode or not any(flags):
             return [(out, False) for out in bind_equation(eqn, *args)]
-        if primitive.forward is None:
+        if primitive.effects and primitive.vjp is None:
+            # The rule runs the effects, which must not take place again.
+            saved = linearize_jvp_rule(primitive, args, flags)
+            outs = saved.outs
+        elif primitive.forward is None:
             outs = saved = bind_equation(eqn, *args)
         else:
             outs, saved = primitive.forward(args, flags)
@@ -229,8 +234,10 @@ def apply_vjp_rule(
     primitive: Primitive, cts: list[Cotangent], saved: PyTree, args: Values, active: Flags
 ) -> Sequence[Cotangent]:
     """The cotangents of the operands of one equation."""
+    if type(saved) is LinearizedRule:
+        return saved.transpose(cts)
     if primitive.vjp is None:
-        return transpose_jvp_rule(primitive, cts, args, active, known_outs=saved)
+        return transpose_jvp_rule(primitive, cts, args, active)
     if primitive.is_user_defined:
         rule: Any = primitive.vjp
         several = primitive.multiple_results
@@ -250,62 +257,66 @@ def transpose_jvp_rule(
     args: Values,
     active: Flags,
     is_users_rule: bool = False,
-    known_outs: Values = (),
 ) -> list[Cotangent]:
     """The cotangents of the operands, by the transpose of the primitive's `jvp` rule.
 
-    The rule takes `known_outs`, the outputs of an operation with effects, and does not run it again.
     RuleError if a user's rule is not linear: that of a user's primitive, or if `is_users_rule`.
     """
-    outer = current_builder.require()
-    builder = LinearBuilder("tangent", "transpose", outer)
+    return linearize_jvp_rule(primitive, args, active, is_users_rule).transpose(cts)
+
+
+class LinearizedRule(NamedTuple):
+    """The `jvp` rule of a primitive after it ran: outputs, and a linear program from tangents to tangents.
+
+    `builder` holds the equations on tangents; `tangents` and `out_tangents` have None for zero.
+    """
+
+    primitive: Primitive
+    builder: LinearBuilder
+    outs: Values
+    tangents: list[Tracer | None]
+    out_tangents: Sequence[Tangent]
+    is_users_rule: bool
+
+    def transpose(self, cts: Sequence[Cotangent]) -> list[Cotangent]:
+        """The cotangents of the operands, given those of the outputs."""
+        primitive, builder = self.primitive, self.builder
+        outer = current_builder.require()
+        found = CotangentSums()
+        for t, ct in zip(self.out_tangents, cts, strict=True):
+            if t is not None:
+                found.add(builder.atom(t), ct)
+        captured = builder.captures.values()
+        known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
+        if primitive.is_user_defined or self.is_users_rule:
+            outs = [builder.atom(t) for t in self.out_tangents if t is not None]
+            check_rule_is_linear(
+                primitive, "jvp", builder.equations, builder.inputs, outs, known, "tangent"
+            )
+        transpose_equations(builder.equations, known, found)
+        return [None if t is None else found.values.get(t.atom) for t in self.tangents]
+
+
+def linearize_jvp_rule(
+    primitive: Primitive, args: Values, active: Flags, is_users_rule: bool = False
+) -> LinearizedRule:
+    """The `jvp` rule of `primitive`, run once on `args`; its effects take place."""
+    builder = LinearBuilder("tangent", "transpose", current_builder.require())
     tangents = [
         builder.add_input(aval_of(x)) if on else None for x, on in zip(args, active, strict=True)
     ]
-    start = len(outer.equations)
     token = current_builder.set(builder)
     try:
         result = primitive.jvp(args, tangents)
     finally:
         current_builder.reset(token)
-    if primitive.effects:
-        copy_known_outputs(outer, start, primitive, [outer.atom(x) for x in args], known_outs)
     if primitive.is_user_defined:
         user_rule_runs.record()
         check_jvp_result(primitive, primitive.infer_out_avals(tuple(map(aval_of, args))), result)
-    _, out_tangents = result
+    outs, out_tangents = result
     if not primitive.multiple_results:
-        out_tangents = [out_tangents]
-    found = CotangentSums()
-    for t, ct in zip(out_tangents, cts, strict=True):
-        if t is not None:
-            found.add(builder.atom(t), ct)
-    captured = builder.captures.values()
-    known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
-    if primitive.is_user_defined or is_users_rule:
-        outs = [builder.atom(t) for t in out_tangents if t is not None]
-        check_rule_is_linear(
-            primitive, "jvp", builder.equations, builder.inputs, outs, known, "tangent"
-        )
-    transpose_equations(builder.equations, known, found)
-    return [None if t is None else found.values.get(t.atom) for t in tangents]
-
-
-def copy_known_outputs(
-    builder: Builder, start: int, primitive: Primitive, inputs: list[Atom], outs: Values
-) -> None:
-    """Replaces calls of `primitive` on `inputs` from equation `start` on by copies of `outs`."""
-    equations: list[Equation] = []
-    for eqn in builder.equations[start:]:
-        if eqn.primitive is primitive and eqn.inputs == inputs:
-            equations += [
-                Equation(Copy(), [builder.atom(x)], [v], eqn.source)
-                for x, v in zip(outs, eqn.outputs, strict=True)
-            ]
-            builder.has_copies = True
-        else:
-            equations.append(eqn)
-    builder.replace_equations(start, equations)
+        outs, out_tangents = [outs], [out_tangents]
+    return LinearizedRule(primitive, builder, outs, tangents, out_tangents, is_users_rule)
 
 
 def transpose_equations(

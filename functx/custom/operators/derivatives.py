@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from functx import ops
 from functx.core.concretization import is_being_differentiated
@@ -35,7 +35,7 @@ from functx.custom.operators.registry import (
 from functx.custom.rule_results import RuleResult
 from functx.custom.rule_tracing import Residuals, inline_rule
 from functx.ops.autodiff import refused
-from functx.transforms.reverse_mode import transpose_jvp_rule
+from functx.transforms.reverse_mode import apply_vjp_rule, linearize_jvp_rule, transpose_jvp_rule
 
 
 class BackwardContext:
@@ -200,9 +200,11 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         rule = self.backward_rule()
         if rule is None:
             self.check_not_declaration_only()
-            outs = self(*args)
-            # A jvp rule, which reverse mode transposes, does not run an effect again.
-            return outs, (None, outs) if self.effects else None
+            if self.effects and get_rule(self.operator, JVP_RULE) is not None:
+                # The rule runs the effect, which must not take place again.
+                linearized = linearize_jvp_rule(self, args, active, is_users_rule=True)
+                return linearized.outs, linearized
+            return self(*args), None
         types = self.output_types_of(args)
         self.differentiable_outputs(types)
         outs = self(*args)
@@ -219,14 +221,11 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         return outs, (rule, residuals._replace(arrays=arrays))
 
     def vjp(self, cts: Cotangents, saved: PyTree, args: Values, active: Flags) -> Cotangents:
-        residuals: Any
-        rule, residuals = saved or (None, ())
-        if rule is not None:
+        if saved is not None:
+            rule, residuals = saved
             return self.apply_backward(rule, residuals, cts, args)
         if get_rule(self.operator, JVP_RULE) is not None:
-            return transpose_jvp_rule(
-                self, cts, args, active, is_users_rule=True, known_outs=residuals
-            )
+            return transpose_jvp_rule(self, cts, args, active, is_users_rule=True)
         nonzero = [ct for ct in cts if ct is not None]
         error = no_autograd_formula_error(self.operator.qualname)
         return refused(error, nonzero, [*map(aval_of, args)], active)
@@ -344,7 +343,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
         token = _calls_being_transposed.set((*outer_calls, self))
         try:
             _, saved = self.forward(values, linear)
-            in_cts = self.vjp(cts, saved, values, linear)
+            in_cts = apply_vjp_rule(self, list(cts), saved, values, linear)
         finally:
             _calls_being_transposed.reset(token)
         return [ct if on else None for ct, on in zip(in_cts, linear, strict=True)]

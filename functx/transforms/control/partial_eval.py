@@ -7,7 +7,7 @@ residual where a loop or a `cond` finds its value, so that nothing is stored twi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -298,12 +298,28 @@ class PartialEvalBranches(Rewrite[PartialEval[tuple[Program, ...]]]):
             known_branches.append(_with_residual_slots(known, count, own, slots))
             inputs = [Var(aval) for aval in avals]
             lead = len(unknown.inputs) - len(own)
+            first: dict[Residual, Var] = {}
+            twice: dict[Atom, Var] = {}
             for residual, v in zip(own, unknown.inputs[lead:], strict=True):
-                inputs[residuals.index(residual)] = v
+                if residual in first:
+                    # Two residuals are one operand.
+                    twice[v] = first[residual]
+                else:
+                    first[residual] = inputs[residuals.index(residual)] = v
+            unknown = replace_variables(unknown, twice) if twice else unknown
             unknown_branches.append(
                 with_io(unknown, [*unknown.inputs[:lead], *inputs], unknown.outputs)
             )
         return PartialEval(tuple(known_branches), tuple(unknown_branches), residuals)
+
+
+def replace_variables(program: Program, substitutes: Mapping[Atom, Var]) -> Program:
+    """`program`, whose equations and outputs use other variables in place of some."""
+    equations = [
+        eqn.replace(inputs=[substitutes.get(a, a) for a in eqn.inputs]) for eqn in program.equations
+    ]
+    outputs = [substitutes.get(a, a) for a in program.outputs]
+    return replace_program_fields(program, equations=equations, outputs=outputs)
 
 
 def _residual_sources(known: Program, count: int, slots: list[ShapedArray]) -> list[Residual]:
