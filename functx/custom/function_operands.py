@@ -7,7 +7,7 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, TreeError
-from functx.core.masks import inexact_mask, scatter_where, select_where, unflatten_tangents
+from functx.core.masks import inexact_mask, scatter_where, select_where
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import cached_rewrite
@@ -16,6 +16,7 @@ from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Flags, PyTree, Tangents, Value, Values
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.jvp import vjp
+from functx.transforms.tangents import unflatten_tangents
 from functx.transforms.vmap import vmap
 
 
