@@ -62,7 +62,7 @@ def with_tokens(program: T, kinds: Iterable[Effect] | None = None) -> T:
     effects: when it is run, the order that the equations have anyway replaces the tokens.
 
     Raises MissingTokenError, with the operation and the kind, for an effect that is not among `kinds`,
-    and ArgumentError for a program with writes or with tokens.
+    and ArgumentError for a program with tokens.
 
     >>> import functx, numpy
     >>> def f(x):
@@ -92,11 +92,6 @@ def with_tokens(program: T, kinds: Iterable[Effect] | None = None) -> T:
 def _add_tokens(program: Program, kinds: Iterable[Effect] | None, last: bool = False) -> Program:
     """`program` with tokens as first, or as last, inputs and outputs."""
     label = f"with_tokens({program.name})"
-    if program.writes:
-        raise ArgumentError(
-            f"{label}: the program must have no writes; got one that writes to its values",
-            fix="Make it of functx.functionalize(f).",
-        )
     if any([type(eqn.primitive) is WithEffects for each in program.walk() for eqn in each]):
         raise ArgumentError(
             f"{label}: the program must have no tokens; got one that has some",

@@ -186,6 +186,52 @@ def test_tokens_of_a_checkpoint_are_not_computed_again():
     np.testing.assert_allclose(grad(X), 2 * X)
 
 
+@pytest.mark.parametrize(
+    "partition", [aot.default_partition, aot.min_cut_rematerialization_partition]
+)
+def test_the_backward_program_of_a_partition_has_its_own_tokens_behind_all_else(
+    operators, seen, partition
+):
+    a, b = operators
+
+    @functx.custom_vjp
+    def doubled(x):
+        return 2 * a(x)
+
+    doubled.defvjp(lambda x: (2 * a(x), x), lambda x, ct: (b(ct) + b(x),))
+    joint = aot.joint_program(lambda x: (doubled(x) * a(x)).sum())(X)
+    plain = partition(joint)
+    found = aot.with_tokens(plain)
+    forward, backward = found
+    calls = [(e.primitive.name, e.inputs[0].aval) for p in found for e in p if e.primitive.effects]
+    assert calls == [("with_effects", TOKEN)] * 4
+    assert forward.inputs[0].aval is TOKEN is forward.outputs[0].aval
+    assert backward.inputs[-1].aval is TOKEN is backward.outputs[-1].aval
+    assert (found.num_forward_tokens, found.num_backward_tokens) == (1, 1)
+    assert [len(found.saved), len(found.tangents)] == [len(plain.saved), len(plain.tangents)]
+    (_, out, *saved), in_forward = run(seen, forward, EMPTY, X)
+    assert in_forward == [("a", 3.0)] * 2
+    (gradient, _), in_backward = run(seen, backward, *saved, np.float32(1), EMPTY)
+    assert [name for name, _ in in_backward] == ["b", "b"]
+    np.testing.assert_allclose(out, (2 * (X + 1) ** 2).sum())
+    np.testing.assert_allclose(gradient, (X + 2) + (X + 1) + 2 * (X + 1))
+
+
+def test_writes_at_the_end_of_a_program_stay_there(operators, seen):
+    def f(x):
+        y = operators[0](x)
+        x *= 2.0
+        return y
+
+    program = aot.with_tokens(functx.make_ir(f)(X))
+    program.lint()
+    x = X.copy()
+    (_, y), found = run(seen, program, EMPTY, x)
+    np.testing.assert_array_equal(x, 2 * X)
+    np.testing.assert_array_equal(y, X + 1)
+    assert found == [("a", 3.0)]
+
+
 def test_captured_values_stay_the_last_inputs():
     w = np.full(3, 2, np.float32)
 
