@@ -102,7 +102,7 @@ class HigherOrderOp:
         self.source = user_source()
         self.bodies: dict[Hashable, TracedLowering] = {}
         members = {
-            "__module__": "functx.custom",
+            "__module__": name.split("::")[0],
             "__doc__": self.__doc__,
             "name": name,
             "operation": self,
