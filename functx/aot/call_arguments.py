@@ -159,14 +159,15 @@ def _merge_group(plan: ArgumentPlan, leaves: Sequence[Any], group: Sequence[int]
         if any([type(a) is not Literal for step in views for a in step.operands]):
             raise _sharing_error(leaves, group)
         if x.owner is not owner:
-            views = [_DETACHED, *views]
+            views = [_DETACHED_ALIAS, *views]
         elif x.edge is None and owner.edge is not None:
-            views = [*views, _DETACHED]
+            views = [*views, _UNDER_NO_GRAD]
         sources.append(LeafSource(len(kept), tuple(views)))
     return ArgumentPlan((*[plan.inputs[k] for k in kept], source), tuple(sources))
 
 
-_DETACHED = ViewStep(ops.Detach(True), (), 0)
+_DETACHED_ALIAS = ViewStep(ops.Detach(True, writable=True), (), 0)
+_UNDER_NO_GRAD = ViewStep(ops.Detach(True), (), 0)
 
 
 def _sharing_error(leaves: Sequence[Any], group: Sequence[int]) -> ArgumentError:

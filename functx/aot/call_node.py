@@ -27,9 +27,17 @@ from functx.autograd.saved import PackedValue
 from functx.core.caches import IdentityKey
 from functx.core.masks import indices_where
 from functx.core.program import Atom, Literal, Program, dce_equations
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
+from functx.passes.memory_planning import backward_slice
 from functx.transforms.call_primitive import known_masks
-from functx.transforms.dce import dependents_of, take_first_outputs, used_variables, with_io
+from functx.transforms.dce import (
+    RemoveEffects,
+    dependents_of,
+    take_first_outputs,
+    used_variables,
+    with_io,
+)
 
 if TYPE_CHECKING:
     from functx.aot.compilers import CompiledProgram
@@ -65,11 +73,12 @@ class CallPullback:
     @cached_property
     def split(self) -> OperationSplit:
         """The function as an operation whose pullback computes everything again from the operands."""
-        unmasked = cached_rewrite(Pullback(self.active, False), self.program)
-        avals = self.program.out_avals
+        program = self.without_effects
+        unmasked = cached_rewrite(Pullback(self.active, False), program)
+        avals = program.out_avals
         return OperationSplit(
-            program=self.program,
-            values=operation_of(self.program),
+            program=program,
+            values=operation_of(program),
             pullbacks=None,
             name=self.label,
             out_avals=avals,
@@ -87,10 +96,22 @@ class CallPullback:
         )
 
     @cached_property
+    def without_effects(self) -> Program:
+        """The program for a second run: effects do not happen again.
+
+        Raises EffectError for one whose results are needed.
+        """
+        program = self.program
+        if not program.effects:
+            return program
+        needed = backward_slice(program.outputs, program.equations)
+        return cached_rewrite(RemoveEffects(), replace_program_fields(program, equations=needed))
+
+    @cached_property
     def needs_masks(self) -> bool:
         """Whether a gradient depends on where the tangents are masked."""
         masked = take_first_outputs(
-            cached_rewrite(Pullback(self.active, True), self.program), sum(self.active)
+            cached_rewrite(Pullback(self.active, True), self.without_effects), sum(self.active)
         )
         count = len(self.program.outputs)
         read = used_variables(dce_equations(masked.equations, masked.outputs), masked.outputs)
@@ -101,7 +122,7 @@ class CallPullback:
 
         It takes what the pullback takes.
         """
-        program = cached_rewrite(Pullback(self.active, masked), self.program)
+        program = cached_rewrite(Pullback(self.active, masked), self.without_effects)
         masks = program.outputs[sum(self.active) :]
         if not any([type(a) is not Literal for a in masks]):
             return None

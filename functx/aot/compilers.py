@@ -73,12 +73,14 @@ def without_trailing_writes(program: Program) -> tuple[Program, tuple[int, ...]]
     if not writes:
         return program, ()
     number = {v: i for i, v in enumerate(program.inputs)}
-    outputs = [*program.outputs, *[eqn.inputs[1] for eqn in writes]]
+    new = {eqn.inputs[0]: eqn.inputs[1] for eqn in writes}
+    # An output that is such an input has the value after the write.
+    outputs = [*[new.get(a, a) for a in program.outputs], *new.values()]
     kept = [eqn for eqn in program.equations if Effect.WRITE not in eqn.primitive.effects]
     pure = replace_program_fields(
         program, equations=dce_equations(kept, outputs), outputs=outputs, trees=None
     )
-    return pure, tuple([number[eqn.inputs[0]] for eqn in writes])  # type: ignore[index]
+    return pure, tuple([number[v] for v in new])  # type: ignore[index]
 
 
 def value_of(x: Any) -> Any:

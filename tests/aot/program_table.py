@@ -254,6 +254,12 @@ def views_that_do_not_overlap(x, y):
     return x + y
 
 
+@program(lambda: ((y := (x := leaf()) * 1, y.detach()), [x]))
+def base_and_detached_alias_that_is_written(x, alias):
+    alias *= 2
+    return x * 3
+
+
 @program(lambda: ((y := (x := leaf()) * 1, y[:2]), [x]))
 def shared_memory_that_is_only_read(x, part):
     return x[:2] * part

@@ -188,6 +188,57 @@ def test_copies_into_inputs_end_the_program_where_no_derivative_sees_them():
     equal(array, ROW * 0.5)
 
 
+def test_an_input_that_the_program_writes_to_and_returns_has_its_new_value():
+    def f(x, state):
+        state += 1
+        return state, x * state
+
+    array = numpy.array(ROW)
+    out, _ = aot.aot_function(f, keep_inference_input_mutations=True)(ROW, array)
+    equal(out, ROW + 1)
+    equal(array, ROW + 1)
+    x, state = leaf(), Variable(ROW)
+    out, product = aot.aot_function(f, keep_inference_input_mutations=True)(x, state)
+    assert out is state
+    equal(grad(product.sum(), x)[0], ROW + 1)
+
+
+LAYOUTS = {
+    "halves": lambda m: (m[0][:2], m[0][2:]),
+    "even and odd": lambda m: (m[0][::2], m[0][1::2]),
+    "columns": lambda m: (m[:, :2], m[:, 2:]),
+    "every other row": lambda m: (m[::2], m[1::2]),
+    "transposed halves": lambda m: (m.T[:2], m.T[2:]),
+    "reversed": lambda m: (m[0][1::-1], m[0][:1:-1]),
+}
+OVERLAPS = {
+    "shifted": lambda m: (m[0][:3], m[0][1:]),
+    "a row and a column": lambda m: (m[0], m[:, 0]),
+    "all and reversed": lambda m: (m, m[::-1]),
+}
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *OVERLAPS])
+def test_arguments_are_merged_where_their_memory_overlaps_and_one_is_written_to(layout):
+    def f(x, y):
+        x *= 2
+        y += 1
+        return x.sum() * 3 + (y * y).sum()
+
+    views = {**LAYOUTS, **OVERLAPS}[layout]
+    results = []
+    compiler = Compiler()
+    for g in (f, aot.aot_function(f, compiler)):
+        start = leaf(numpy.arange(16, dtype="float32").reshape(4, 4))
+        m = start * 1
+        out = g(*views(m))
+        (slope,) = grad(out + (m * m).sum(), start)
+        results.append((out.numpy(), m.numpy(), slope.numpy()))
+    for x, y in zip(*results, strict=True):
+        numpy.testing.assert_allclose(x, y, rtol=1e-5)
+    assert len(compiler.programs[0].inputs) == (2 if layout in LAYOUTS else 1)
+
+
 # Keys.
 
 
@@ -305,6 +356,17 @@ def test_a_gradient_can_be_differentiated():
         found.append([*first, *second, *grad(second[0].sum(), [x, y])])
     for a, b in zip(*found, strict=True):
         equal(a, b.numpy())
+
+
+def test_effects_happen_once_also_where_the_gradient_is_differentiated(capsys):
+    def f(x):
+        functx.debug.print("called")
+        return x**3
+
+    x = leaf()
+    (first,) = grad(aot.aot_function(f)(x).sum(), x, create_graph=True)
+    equal(grad(first.sum(), x)[0], 6 * ROW)
+    assert capsys.readouterr().out == "called\n"
 
 
 def test_inside_other_transforms_it_is_the_function_itself():
