@@ -24,6 +24,13 @@ class LowRank(functx.ArrayWrapper):
     def __functx_unflatten__(inner, meta, shape):
         return LowRank(inner["tall"], inner["wide"])
 
+    @staticmethod
+    def __functx_axes__(axis, ndim, meta):
+        """A matrix of a stack has both factors, and a row of a matrix a row of the tall one."""
+        if axis < ndim - 2:
+            return axis, axis
+        return (0, None) if axis == 0 and ndim == 2 else NotImplemented
+
     def __functx_dispatch__(self, op, types, args, params):
         if (
             op.name == "dot_general"
@@ -59,6 +66,10 @@ norms = vmap(np.linalg.norm)(np.asarray([x, 2 * x]))
 assert isinstance(weights.T, LowRank) and weights.T.shape == (400, 500)
 scaled = (weights.T @ y) / norms[0]
 assert scaled.shape == (400,) and float(np.max(np.abs(weights))) > 0
+
+# A row of the matrix has the whole wide factor.
+rows = vmap(lambda row: np.tanh(row) @ x)(weights)
+assert np.allclose(rows, np.tanh(weights.tall @ weights.wide) @ x, atol=1e-3)
 
 # Five of them, trained at once.
 stack = LowRank(

@@ -448,18 +448,12 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
                 return variable.record(primitive, read_states(args))
             return backend.evaluate(primitive, args)
     untraced = not args or (type(args[0]) is not Tracer and type(args[-1]) is not Tracer)
-    if (untraced or primitive.is_context_dependent) and backend.inside_jax_trace():
-        return evaluate_in_jax_trace(primitive, args)
-    try:
-        return builder.append(primitive, args)
-    except InnerJaxTrace:
-        return evaluate_in_jax_trace(primitive, args)
-    except WrapperOperand:
-        return dispatch(primitive, args)
-
-
-def evaluate_in_jax_trace(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """`primitive(*args)` by JAX, or by the handlers of wrapper types."""
+    if not (untraced or primitive.is_context_dependent) or not backend.inside_jax_trace():
+        try:
+            return builder.append(primitive, args)
+        except (InnerJaxTrace, WrapperOperand):
+            # Handlers run outside of this clause, so that their errors do not show this exception.
+            pass
     if any([is_wrapper(x) for x in args]):
         return dispatch(primitive, args)
     return backend.evaluate(primitive, args)

@@ -2,22 +2,22 @@
 
 An axis of the whole is that of each inner array, which has the dimensions of the whole, with length 1
 where all elements along an axis share a value. An inner array without dimensions is shared by all
-elements.
+elements. A class with another layout says where its axes lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from jax import tree_util
 
 from functx.core import tree
-from functx.core.errors import AxisError, WrapperShapeError
+from functx.core.errors import AxisError, WrapperProtocolError, WrapperShapeError
 from functx.core.tree import TreeDef
 from functx.core.types import Shape, ShapedArray, is_inexact
-from functx.core.wrappers import WrapperStructure, wrapper_types
+from functx.core.wrappers import WrapperStructure, static_value, wrapper_types
 
 
 class WrapperSpan(NamedTuple):
@@ -36,17 +36,6 @@ class WrapperSpan(NamedTuple):
     def name(self) -> str:
         """The name of the class."""
         return self.cls.__name__
-
-    def raise_shape_error(
-        self, label: str, what: str, i: int, shape: Shape, whole: Shape
-    ) -> NoReturn:
-        """Raise WrapperShapeError for the leaf `i`, whose shape does not have the axes of the whole."""
-        raise WrapperShapeError(
-            f"{label}: an inner array must have the dimensions of the whole, each of its length or 1, "
-            f"to be {what}; got inner array {i} of shape {shape} in {self.name} of shape {whole}",
-            fix="Keep the dimensions that a reduction removes (keepdims=True) in the inner array, or "
-            "work on the inner arrays themselves.",
-        )
 
 
 def wrapper_spans(structure: TreeDef) -> tuple[WrapperSpan, ...]:
@@ -68,14 +57,18 @@ def _wrapper_spans(structure: TreeDef, start: int) -> tuple[WrapperSpan, ...]:
     return tuple(spans)
 
 
-def whole_shape(node: TreeDef, shapes: Sequence[Shape]) -> Shape:
-    """The shape of an array made of arrays, whose leaves have these shapes."""
+def whole_shape(node: TreeDef, shapes: Sequence[Shape]) -> Shape | None:
+    """The shape of an array, or of one made of arrays, whose leaves have these shapes.
+
+    None for a node of another kind.
+    """
     data = node.node_data()
     if data is None:
         return shapes[0]
     static = data[1]
-    if type(static) is not WrapperStructure or static.like is None:
-        assert type(static) is WrapperStructure and static.shapes is not None
+    if type(static) is not WrapperStructure:
+        return None
+    if static.shapes is not None:
         return static.shapes[0]
     children = node.children()
     start = sum([child.num_leaves for child in children[: static.like]])
@@ -83,98 +76,229 @@ def whole_shape(node: TreeDef, shapes: Sequence[Shape]) -> Shape:
     return whole_shape(child, shapes[start : start + child.num_leaves])
 
 
-def canonical_wrapper_axis(label: str, span: WrapperSpan, axis: int, whole: Shape, new: int) -> int:
-    """An axis of the whole counted from 0; with `new` 1, of the result with one axis more."""
-    rank = len(whole) + new
-    if not -rank <= axis < rank:
-        raise AxisError(
-            f"{label}: {span.name} of shape {whole} must have an axis in [{-rank}, {rank}); got {axis}"
+class LeafAxis(NamedTuple):
+    """The axis of a leaf that is an axis of the whole; None if all elements share the leaf.
+
+    A squeezed leaf has length 1 along the axis, and is shared as well. `owner` is the name of the class
+    that says that a leaf is shared.
+    """
+
+    axis: int | None
+    is_squeezed: bool = False
+    owner: str = ""
+
+
+class AxisChange:
+    """An axis of arrays made of arrays that is mapped, or with a `size` one that is stacked.
+
+    `label` and `what`, such as "mapped", are for messages.
+    """
+
+    def __init__(self, label: str, what: str, size: int | None = None):
+        self.label, self.what, self.size = label, what, size
+        self.is_new = size is not None
+
+    def canonical(self, span: WrapperSpan, axis: int, whole: Shape) -> int:
+        """An axis of the whole counted from 0; AxisError if it has no such axis."""
+        rank = len(whole) + self.is_new
+        if not -rank <= axis < rank:
+            raise AxisError(
+                f"{self.label}: {span.name} of shape {whole} must have an axis in [{-rank}, {rank}); "
+                f"got {axis}"
+            )
+        return axis % rank
+
+    def shape_after(self, shape: Shape, axis: int) -> Shape:
+        """The shape without the mapped axis, or with the stacked one."""
+        if self.size is None:
+            return shape[:axis] + shape[axis + 1 :]
+        return (*shape[:axis], self.size, *shape[axis:])
+
+    def visit(
+        self, node: TreeDef, shapes: Sequence[Shape], axis: int
+    ) -> tuple[list[LeafAxis], TreeDef]:
+        """The axes of the leaves of an array made of arrays, and its structure after the change."""
+        data = node.node_data()
+        if data is None:
+            return [LeafAxis(axis)], node
+        kind, static = data
+        whole = whole_shape(node, shapes)
+        assert whole is not None
+        declared = declared_axes(kind, static, axis, len(whole) + self.is_new)
+        leaves: list[LeafAxis] = []
+        children, inner, start = [], [], 0
+        for i, child in enumerate(node.children()):
+            own = shapes[start : start + child.num_leaves]
+            start += child.num_leaves
+            shape = whole_shape(child, own)
+            if not own:
+                shape, found = (), []
+            else:
+                at = axis if declared is None else declared[i]
+                if declared is None and shape == () != whole:
+                    at = None
+                is_squeezed = self.check(static, kind, i, shape, whole, at, axis, declared is None)
+                assert shape is not None
+                if at is None:
+                    found = [LeafAxis(None, owner=kind.__name__)] * len(own)
+                else:
+                    found, child = self.visit(child, own, at)
+                    shape = self.shape_after(shape, at)
+                    if is_squeezed:
+                        found = [leaf._replace(is_squeezed=True) for leaf in found]
+            leaves += found
+            children.append(child)
+            inner.append(shape)
+        if declared is not None or static.like is None:
+            after = self.shape_after(whole, axis)
+            static = static._replace(like=None, shapes=(after, tuple(inner)))
+        return leaves, _node(kind, static, children)
+
+    def check(
+        self,
+        static: WrapperStructure,
+        kind: type,
+        i: int,
+        shape: Shape | None,
+        whole: Shape,
+        at: int | None,
+        axis: int,
+        is_aligned: bool,
+    ) -> bool:
+        """Whether an inner array has length 1 along the axis; WrapperShapeError if it lacks the axis."""
+        fits = shape is not None and (at is None or 0 <= at < len(shape) + self.is_new)
+        if is_aligned and at is not None:
+            fits = is_broadcast_of(shape, whole)  # type: ignore[arg-type]
+        if fits and at is not None and not self.is_new:
+            fits = shape[at] in (1, whole[axis])  # type: ignore[index]
+        if not fits:
+            raise WrapperShapeError(
+                f"{self.label}: an inner array must have the dimensions of the whole, each of its length "
+                f"or 1, to be {self.what} along axis {axis}; got `{static.names[i]}` of shape {shape} in "
+                f"{kind.__name__} of shape {whole}",
+                fix="Keep the dimensions that a reduction removes (keepdims=True) in the inner array, or "
+                f"define {kind.__name__}.__functx_axes__ (see functx.ArrayWrapper).",
+            )
+        return at is not None and not self.is_new and shape[at] != whole[axis]  # type: ignore[index]
+
+
+def is_broadcast_of(shape: Shape, whole: Shape) -> bool:
+    """Whether a shape has the dimensions of `whole`, each of the same length or 1."""
+    if len(shape) != len(whole):
+        return False
+    return all([n in (1, m) for n, m in zip(shape, whole, strict=True)])
+
+
+def declared_axes(
+    kind: type, static: WrapperStructure, axis: int, ndim: int
+) -> Sequence[int | None] | None:
+    """The axes of inner arrays by the class's `__functx_axes__`; None without such a method.
+
+    Raises WrapperProtocolError for a result that is no sequence with an entry for each inner array.
+    """
+    method = getattr(kind, "__functx_axes__", None)
+    if method is None:
+        return None
+    axes = method(axis, ndim, static_value(static.meta))
+    if axes is NotImplemented:
+        raise WrapperShapeError(
+            f"{kind.__name__}: an axis must lie in the inner arrays to be mapped or stacked; got axis "
+            f"{axis} of {ndim} dimensions, for which __functx_axes__ returns NotImplemented"
         )
-    return axis % rank
+    if (
+        not isinstance(axes, (tuple, list))
+        or len(axes) != len(static.names)
+        or not all([a is None or (isinstance(a, int) and a >= 0) for a in axes])
+    ):
+        raise WrapperProtocolError(
+            f"{kind.__name__}.__functx_axes__: it must return an axis from 0, or None, for each of "
+            f"{', '.join(static.names)}; got {axes!r}"
+        )
+    return axes
 
 
-class MappedWrappers(NamedTuple):
-    """Arguments of which one element is taken: the structure of an element, and each leaf's axis.
+class ChangedAxes(NamedTuple):
+    """The structure of arguments or results after an axis is mapped or stacked, and each leaf's axis.
 
-    `squeezed` holds, for the leaves with length 1 along the axis, that axis; all elements share them.
+    `squeezed` holds the axis of the leaves with length 1, which all elements share; `shared` the classes
+    of the leaves that lack the axis.
     """
 
     structure: TreeDef
     axes: list[int | None]
     squeezed: dict[int, int]
+    shared: dict[int, str]
 
 
-def map_wrappers(
-    label: str, structure: TreeDef, shapes: Sequence[Shape], axes: Sequence[int | None]
-) -> MappedWrappers:
-    """The axes of the leaves where arrays made of arrays are mapped along an axis of the whole.
-
-    `axes` has an axis for each leaf. Those of an array made of arrays that differ are axes of the
-    leaves. Raises AxisError and WrapperShapeError.
-    """
-    found, squeezed, elements = [*axes], {}, {}
-    for span in wrapper_spans(structure):
-        given, own = {*axes[span.start : span.end]}, shapes[span.start : span.end]
-        axis = given.pop() if len(given) == 1 else None
-        if axis is None:
-            continue
-        whole = whole_shape(span.node, own)
-        axis = canonical_wrapper_axis(label, span, axis, whole, 0)
-        for i, shape in enumerate(own):
-            at = span.start + i
-            if shape == ():
-                found[at] = None
-            elif len(shape) != len(whole) or shape[axis] not in (1, whole[axis]):
-                span.raise_shape_error(label, f"mapped along axis {axis}", i, shape, whole)
-            elif shape[axis] == whole[axis]:
-                found[at] = axis
-            else:
-                found[at], squeezed[at] = None, axis
-        elements[span.start] = _with_shapes(span.node, _without_axis(axis, len(whole)))
-    return MappedWrappers(replace_wrappers(structure, elements), found, squeezed)
-
-
-def stack_wrappers(
-    label: str,
+def change_axes(
+    change: AxisChange,
     structure: TreeDef,
     shapes: Sequence[Shape],
     axes: Sequence[int | None],
-    size: int,
-) -> tuple[TreeDef, list[int | None], dict[int, str]]:
-    """The structure of stacked results, and the axis of each leaf, where elements have these shapes.
+) -> ChangedAxes:
+    """The axes of the leaves of a structure with arrays made of arrays, and the structure afterwards.
 
-    The last result gives, for each leaf that all elements must share, the class that it belongs to.
+    `axes` has an axis for each leaf. Those of an array made of arrays are one axis of the whole if
+    they are equal, else axes of the leaves. Raises AxisError and WrapperShapeError.
     """
-    found, shared, stacked = [*axes], {}, {}
+    found, squeezed, shared, nodes = [*axes], {}, {}, {}
     for span in wrapper_spans(structure):
         given, own = {*axes[span.start : span.end]}, shapes[span.start : span.end]
         axis = given.pop() if len(given) == 1 else None
-        if axis is None:
+        whole = whole_shape(span.node, own)
+        if axis is None or whole is None:
             continue
-        whole = whole_shape(span.node, own)
-        axis = canonical_wrapper_axis(label, span, axis, whole, 1)
-        for i, shape in enumerate(own):
-            at = span.start + i
-            if shape == () != whole:
-                found[at], shared[at] = None, span.name
-            elif len(shape) != len(whole):
-                span.raise_shape_error(label, f"stacked along axis {axis}", i, shape, whole)
-            else:
-                found[at] = axis
-        stacked[span.start] = _with_shapes(span.node, _with_axis(axis, len(whole), size))
-    return replace_wrappers(structure, stacked), found, shared
+        leaves, nodes[span.start] = change.visit(
+            span.node, own, change.canonical(span, axis, whole)
+        )
+        for i, leaf in enumerate(leaves, span.start):
+            found[i] = None if leaf.is_squeezed else leaf.axis
+            if leaf.axis is None:
+                shared[i] = leaf.owner
+            elif leaf.is_squeezed:
+                squeezed[i] = leaf.axis
+    return ChangedAxes(replace_wrappers(structure, nodes), found, squeezed, shared)
 
 
-def check_leading_axes(
-    label: str, structure: TreeDef, avals: Sequence[ShapedArray], what: str
+def check_sliced_axis(
+    label: str, what: str, structure: TreeDef, avals: Sequence[ShapedArray], axis: int = 0
 ) -> None:
-    """Raise WrapperShapeError unless a leading axis of all leaves, of types `avals`, is one of the whole."""
-    for span in wrapper_spans(structure):
-        own = [aval.shape for aval in avals[span.start : span.end]]
-        whole = whole_shape(span.node, own)
-        for i, shape in enumerate(own):
-            if len(shape) != len(whole):
-                span.raise_shape_error(label, what, i, shape, whole)
+    """Raise WrapperShapeError unless `axis` of all leaves, of types `avals`, is that of the whole."""
+    if not wrapper_spans(structure):
+        return
+    shapes = [aval.shape for aval in avals]
+    changed = change_axes(AxisChange(label, what), structure, shapes, [axis] * len(shapes))
+    raise_if_shared(label, what, structure, shapes, changed, axis)
+
+
+def check_stacked_axis(label: str, structure: TreeDef, avals: Sequence[ShapedArray]) -> None:
+    """Raise WrapperShapeError unless results of types `avals` can be stacked along all first axes."""
+    if not wrapper_spans(structure):
+        return
+    shapes = [aval.shape for aval in avals]
+    changed = change_axes(AxisChange(label, "stacked", 0), structure, shapes, [0] * len(shapes))
+    raise_if_shared(label, "stacked", structure, shapes, changed, 0)
+
+
+def raise_if_shared(
+    label: str,
+    what: str,
+    structure: TreeDef,
+    shapes: Sequence[Shape],
+    changed: ChangedAxes,
+    axis: int,
+) -> None:
+    """Raise WrapperShapeError for a leaf in which an axis of the whole is not the same axis of the leaf."""
+    for i, found in enumerate(changed.axes):
+        if found != axis:
+            name = changed.shared.get(i) or next(
+                span.name for span in wrapper_spans(structure) if span.start <= i < span.end
+            )
+            raise WrapperShapeError(
+                f"{label}: axis {axis} must be that of all inner arrays, to be {what}; got inner array "
+                f"{i} of shape {shapes[i]} in {name}",
+                fix="Give each element its part of it, or use functx.vmap.",
+            )
 
 
 def integers_beside_inexact(
@@ -206,26 +330,6 @@ def leaves_in_wrappers(structure: TreeDef | tree.TreeDefWithStatic) -> tuple[boo
     for span in wrapper_spans(structure):
         inside[span.start : span.end] = [True] * (span.end - span.start)
     return tuple(inside)
-
-
-def _without_axis(axis: int, ndim: int) -> Callable[[Shape], Shape]:
-    return lambda shape: shape[:axis] + shape[axis + 1 :] if len(shape) == ndim else shape
-
-
-def _with_axis(axis: int, ndim: int, size: int) -> Callable[[Shape], Shape]:
-    return lambda shape: (*shape[:axis], size, *shape[axis:]) if len(shape) == ndim else shape
-
-
-def _with_shapes(node: TreeDef, change: Callable[[Shape], Shape]) -> TreeDef:
-    """The structure of an array made of arrays with `change` applied to the shapes that it holds."""
-    data = node.node_data()
-    if data is None:
-        return node
-    kind, static = data
-    if type(static) is WrapperStructure and static.shapes is not None:
-        whole, inner = static.shapes
-        static = static._replace(shapes=(change(whole), tuple(map(change, inner))))
-    return _node(kind, static, [_with_shapes(child, change) for child in node.children()])
 
 
 def replace_wrappers(structure: TreeDef, nodes: dict[int, TreeDef], start: int = 0) -> TreeDef:

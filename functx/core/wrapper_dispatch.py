@@ -57,6 +57,10 @@ class WrapperOperation:
 
 eager_writes: ContextVar[list[Any] | None] = ContextVar("eager_writes", default=None)
 """The list to which handlers outside of a trace add the arrays that they write to."""
+_running_calls: ContextVar[frozenset[tuple[Any, ...]]] = ContextVar(
+    "running_calls", default=frozenset()
+)
+"""The operations, with the identities of their operands, whose handlers run."""
 operation_of = cache(WrapperOperation)
 
 
@@ -102,11 +106,23 @@ def dispatch(primitive: Primitive, args: Sequence[Any]) -> Any:
     op = operation_of(type(primitive))
     params = {name: getattr(primitive, name) for name in primitive.fields}
     types = tuple(ordered_types(operands))
-    for kind in types:
-        handler: Any = next(x for x in operands if type(x) is kind)
-        out = handler.__functx_dispatch__(op, types, operands, params)
-        if out is not NotImplemented:
-            return check_result(primitive, kind, out, outs)
+    call = primitive, *map(id, operands)
+    running = _running_calls.get()
+    if call in running:
+        raise WrapperProtocolError(
+            f"{types[0].__name__}.__functx_dispatch__({primitive.name}): it must apply the operation to "
+            f"inner arrays; got {', '.join(map(type_name, operands))} again",
+            fix="Return NotImplemented for an operation that the handler does not compute.",
+        )
+    token = _running_calls.set(running | {call})
+    try:
+        for kind in types:
+            handler: Any = next(x for x in operands if type(x) is kind)
+            out = handler.__functx_dispatch__(op, types, operands, params)
+            if out is not NotImplemented:
+                return check_result(primitive, kind, out, outs)
+    finally:
+        _running_calls.reset(token)
     if primitive.decompose is not None:
         return primitive.decompose(*operands)
     names = ", ".join([kind.__name__ for kind in types])

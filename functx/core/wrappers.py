@@ -52,8 +52,13 @@ class ArrayWrapper:
       or NotImplemented. `op` is the operation, with the `name` that it has in printed programs. `args`
       are arrays, some of them of wrapper types; `types` are these types.
 
-    It may define `shape` and `dtype`, which are otherwise those of the first inner array. It inherits
-    the operators, methods and indexing of arrays. Functions of functx take an instance where they take
+    It may define `shape` and `dtype`, which are otherwise those of the first inner array. `vmap` takes
+    an axis of the whole to be that of each inner array, of the same length or 1, and inner arrays
+    without dimensions to be shared. Where their dimensions are others, the static method
+    `__functx_axes__(axis, ndim, meta)` says where `axis` of an instance of `ndim` dimensions lies in each
+    inner array: a list with an axis or None, for one that lacks it, or NotImplemented.
+
+    The operators, methods and indexing of arrays are inherited. Functions of functx take an instance where they take
     an array. Each operation on one calls the handler `__functx_dispatch__`; of several wrapper types,
     subclasses are asked before their base classes, and others in the order of the operands. Where all
     return NotImplemented, an operation that has a decomposition is decomposed.
@@ -186,6 +191,36 @@ def wrapper_aval(x: Any) -> ShapedArray:
     return ShapedArray(shape, dtype, bool(getattr(x, "weak_type", False)))
 
 
+class Metadata:
+    """The metadata of an instance as a part of a key: 1, 1.0 and True differ, as 0.0 and -0.0 do."""
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, value: Any):
+        self.value, self.key = value, _typed_key(value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Metadata and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _typed_key(value: Any) -> Hashable:
+    kind = type(value)
+    if kind is tuple:
+        return (kind, *map(_typed_key, value))
+    return kind, repr(value) if kind is float or kind is complex else value
+
+
+def static_value(meta: Any) -> Any:
+    """The metadata that the class gave."""
+    return meta.value if type(meta) is Metadata else meta
+
+
 class WrapperStructure(NamedTuple):
     """The static part of an instance: names of the inner arrays, metadata, and its shape.
 
@@ -215,7 +250,9 @@ class WrapperNode:
         try:
             names, meta = x.__functx_flatten__()
             inner = [getattr(x, name) for name in names]
-            hash(meta)
+            if meta is not None and type(meta) is not str:
+                meta = Metadata(meta)
+                hash(meta)
         except Exception as error:
             placeholder = _placeholder_parts(x)
             if placeholder is not None:
@@ -241,7 +278,8 @@ class WrapperNode:
 
         For children that are no arrays, as in a tree of axes, it is a placeholder.
         """
-        names, meta, like, shapes = structure
+        names, meta, like, _ = structure
+        meta = static_value(meta)
         parts = dict(zip(names, inner, strict=True))
         if like is not None and like < len(inner):
             shape = getattr(inner[like], "shape", None)
@@ -261,11 +299,12 @@ class WrapperNode:
     def shape_of(self, structure: WrapperStructure, inner: Sequence[Any]) -> Shape | None:
         """The shape of an instance that no inner array has; None for children that are no arrays."""
         assert structure.shapes is not None
-        shape, before = structure.shapes
-        if not all([hasattr(x, "shape") for x in inner]):
+        shape, shapes = structure.shapes
+        pairs = [(x, b) for x, b in zip(inner, shapes, strict=True) if x is not None]
+        if not all([hasattr(x, "shape") for x, _ in pairs]):
             return None
-        after = [tuple(x.shape) for x in inner]
-        if after == [*before]:
+        after, before = [tuple(x.shape) for x, _ in pairs], [shape for _, shape in pairs]
+        if after == before:
             return shape
         # Transforms add leading axes, take elements and slices along them, and split them.
         for count in range(len(shape) + 1):
@@ -277,7 +316,7 @@ class WrapperNode:
                     return (*new, *shape[count:])
         raise WrapperShapeError(
             f"{self.cls.__name__}: the shape must follow from those of the inner arrays where these "
-            f"change; got {after} for {[*before]} of an array of shape {shape}",
+            f"change; got {after} for {before} of an array of shape {shape}",
             fix="Let one inner array have the shape of the whole, or compute on the inner arrays "
             "themselves.",
         )
@@ -285,7 +324,7 @@ class WrapperNode:
     def placeholder(self, structure: WrapperStructure, parts: dict[str, Any]) -> Any:
         """An instance whose children are no arrays, made without the user's code if that refuses."""
         try:
-            x = self.cls.__functx_unflatten__(parts, structure.meta, None)  # type: ignore[attr-defined]
+            x = self.cls.__functx_unflatten__(parts, static_value(structure.meta), None)  # type: ignore[attr-defined]
             if type(x) is self.cls:
                 return x
         except Exception:

@@ -47,7 +47,7 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Function, PyTree, Value, Values
-from functx.core.wrapper_axes import map_wrappers, stack_wrappers, wrapper_spans
+from functx.core.wrapper_axes import AxisChange, change_axes, wrapper_spans
 from functx.transforms.aliasing import ArgumentStrides, MemoryLayout, written_shared_buffers
 from functx.transforms.argument_names import (
     argument_names,
@@ -399,7 +399,7 @@ def _map_wrappers(
     """The leaves, structure and axes of the arguments, of which some are arrays made of arrays."""
     label = f"vmap({function_name(fun)})"
     shapes = [aval_of(x).shape if has_aval(x) else () for x in leaves]
-    mapped = map_wrappers(label, in_tree, shapes, axes)
+    mapped = change_axes(AxisChange(label, "mapped"), in_tree, shapes, axes)
     for i, axis in mapped.squeezed.items():
         leaves[i] = ops.squeeze(leaves[i], (axis,))
     return leaves, mapped.structure, mapped.axes
@@ -493,8 +493,8 @@ def _out_dims_of_leaves(
         raise OutAxesError(error.problem, *error.details) from None
     if wrapper_spans(out_tree):
         shapes = [aval.shape for aval in traced.out_avals]
-        label = f"vmap({function_name(fun)})"
-        out_tree, axes, shared = stack_wrappers(label, out_tree, shapes, axes, size)
+        change = AxisChange(f"vmap({function_name(fun)})", "stacked", size)
+        out_tree, axes, _, shared = change_axes(change, out_tree, shapes, axes)
     dims: list[int | None] = []
     for axis, aval, is_key in zip(axes, traced.out_avals, tree.key_leaves(out_tree), strict=True):
         rank = aval.ndim + 1 - is_key

@@ -322,7 +322,7 @@ def test_an_axis_of_the_whole_is_that_of_inner_arrays_or_shared():
     with pytest.raises(errors.AxisError, match="Scaled of shape"):
         vmap(lambda w: w, in_axes=2)(scaled())
     flat = Scaled(INTEGERS, SCALE[:, 0])
-    with pytest.raises(errors.WrapperShapeError, match=r"inner array 1 of shape \(2,\) in Scaled"):
+    with pytest.raises(errors.WrapperShapeError, match=r"`scale` of shape \(2,\) in Scaled"):
         vmap(lambda w: np.sum(w))(flat)
     with pytest.raises(errors.WrapperShapeError, match="scanned"):
         lax.scan(lambda c, w: (c, None), 0.0, flat)
@@ -350,6 +350,10 @@ class Packed(functx.ArrayWrapper):
     def __functx_dispatch__(self, op, types, args, params):
         return op(*[x.unpack() if isinstance(x, Packed) else x for x in args], **params)
 
+    @staticmethod
+    def __functx_axes__(axis, ndim, meta):
+        return (axis,) if axis < ndim - 1 else NotImplemented
+
     def unpack(self):
         return np.concatenate([self.pairs, -self.pairs], -1)
 
@@ -363,10 +367,91 @@ def test_the_shape_of_the_whole_follows_the_inner_arrays():
     assert lax.scan(lambda c, row: (c, row), 0, w)[1].shape == (2, 6)
     assert lax.map(lambda row: row * 1, w, batch_size=1).tolist() == whole.tolist()
     assert functx.jacrev(lambda w: w.pairs[0])(w).shape == (3, 2, 6)
-    with pytest.raises(errors.WrapperShapeError, match="mapped along axis 1"):
+    with pytest.raises(errors.WrapperShapeError, match="axis 1 of 2 dimensions"):
         vmap(lambda w: w, in_axes=1)(w)
     with pytest.raises(errors.WrapperShapeError, match="must follow"):
         tree.map(lambda x: x[:, 0], w)
+
+
+class LowRank(functx.ArrayWrapper):
+    """The product of two matrices, whose axes lie in one of them each."""
+
+    def __init__(self, tall, wide):
+        self.tall, self.wide = tall, wide
+
+    @property
+    def shape(self):
+        return (*self.tall.shape[:-1], self.wide.shape[-1])
+
+    def __functx_flatten__(self):
+        return ("tall", "wide"), None
+
+    @staticmethod
+    def __functx_unflatten__(inner, meta, shape):
+        made = LowRank(inner["tall"], inner["wide"])
+        assert shape is None or made.shape == shape
+        return made
+
+    @staticmethod
+    def __functx_axes__(axis, ndim, meta):
+        if axis < ndim - 2:
+            return axis, axis
+        return (0, None) if axis == 0 and ndim == 2 else NotImplemented
+
+    def __functx_dispatch__(self, op, types, args, params):
+        return op(*[x.tall @ x.wide if isinstance(x, LowRank) else x for x in args], **params)
+
+
+def test_a_class_says_where_its_axes_lie():
+    random = numpy.random.RandomState(0)
+    # All lengths are equal, so that no axis is found by its length.
+    tall, wide = random.randn(2, 3, 3, 3).astype("float32")
+    whole, x = tall @ wide, random.randn(3).astype("float32")
+    with pytest.raises(errors.WrapperShapeError, match="axis 1 of 3 dimensions"):
+        vmap(lambda w: w, in_axes=1)(LowRank(tall, wide))
+    found = jit(vmap(lambda w: np.sin(w) @ x))(LowRank(tall, wide))
+    numpy.testing.assert_allclose(found, numpy.sin(whole) @ x, rtol=1e-4, atol=1e-5)
+    found = jit(vmap(vmap(lambda row: np.sin(row) @ x)))(LowRank(tall, wide))
+    numpy.testing.assert_allclose(found, numpy.sin(whole) @ x, rtol=1e-4, atol=1e-5)
+    twice = vmap(lambda w: w)(LowRank(tall, wide))
+    numpy.testing.assert_allclose(twice.tall @ twice.wide, whole, rtol=1e-5)
+    rows = vmap(lambda row: LowRank(row, wide[0]))(tall[0])
+    numpy.testing.assert_allclose(rows.tall @ wide[0], whole[0], rtol=1e-5)
+    assert rows.wide.shape == (3, 3) and rows.shape == (3, 3)
+    with pytest.raises(errors.WrapperShapeError, match="must have the dimensions of the whole"):
+        vmap(lambda row: LowRank(row, wide[0] * row))(tall[0])
+    total, _ = lax.scan(lambda c, w: (c + np.sum(w), None), 0.0, LowRank(tall, wide))
+    numpy.testing.assert_allclose(total, whole.sum(), rtol=1e-4)
+    with pytest.raises(errors.WrapperShapeError, match="axis 0 must be that of all inner arrays"):
+        lax.scan(lambda c, w: (c, None), 0.0, LowRank(tall[0], wide[0]))
+
+
+def test_metadata_are_compared_by_type_and_value():
+    class Powered(Packed):
+        def __init__(self, pairs, power):
+            self.pairs, self.power = pairs, power
+
+        def __functx_flatten__(self):
+            return ("pairs",), self.power
+
+        @staticmethod
+        def __functx_unflatten__(inner, meta, shape):
+            return Powered(inner["pairs"], meta)
+
+        @property
+        def shape(self):
+            return self.pairs.shape
+
+        def unpack(self):
+            return self.pairs / self.power[0] if type(self.power) is tuple else self.pairs * 1
+
+    f = jit(lambda w: (w + 0.0, w))
+    for power in (1, (0.0,), (-0.0,), (float("nan"),), True):
+        out, same = f(Powered(X, power))
+        assert type(same.power) is type(power)
+        with numpy.errstate(all="ignore"):
+            expected = X / power[0] if type(power) is tuple else X
+        numpy.testing.assert_array_equal(out, expected + 0.0)
 
 
 def test_writes_go_to_the_handler():
@@ -541,6 +626,18 @@ def test_mistakes_of_classes_are_named():
         for use in (lambda: jit(np.sin)(w), lambda: vmap(np.sin)(w)):
             with pytest.raises(errors.WrapperProtocolError, match=words):
                 use()
+
+    class Repeating(TwoArray):
+        @classmethod
+        def __functx_unflatten__(cls, inner, meta, shape):
+            return cls(**inner)
+
+        def __functx_dispatch__(self, op, types, args, params):
+            return op(*args, **params)
+
+    for use in (np.sin, jit(lambda w: w * 2)):
+        with pytest.raises(errors.WrapperProtocolError, match="must apply the operation to inner"):
+            use(Repeating(A, B))
 
     class Elsewhere(TwoArray):
         def __functx_dispatch__(self, op, types, args, params):

@@ -11,7 +11,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree, Value, Values
-from functx.core.wrapper_axes import check_leading_axes
+from functx.core.wrapper_axes import check_sliced_axis
 from functx.ops.operands import canonical_axis
 from functx.ops.views import copy_if_shared
 from functx.transforms.control.body_tracing import body_name, check_callables
@@ -50,7 +50,7 @@ def associative_scan(fn: Function, elems: PyTree, reverse: bool = False, axis: i
                 f"{caller}: elems must be arrays; got {type_name(x)} for elems{path}"
             ) from None
     axis = canonical_axis(axis, avals[0].ndim, f"{caller}: axis")
-    check_leading_axes(caller, structure, avals, "scanned")
+    check_sliced_axis(caller, "scanned", structure, avals, axis)
     if any(aval.ndim <= axis or aval.shape[axis] != avals[0].shape[axis] for aval in avals):
         raise ShapeError(
             f"{caller}: elems must have one length along axis {axis}; got "

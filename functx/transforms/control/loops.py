@@ -25,7 +25,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
 from functx.core.typing import ArrayLike, Avals, Function, PyTree, Value, Values
-from functx.core.wrapper_axes import check_leading_axes
+from functx.core.wrapper_axes import check_sliced_axis
 from functx.transforms.aliasing import MemoryLayout, capture_key, trace_with_shared_captures
 from functx.transforms.argument_names import copy_function_metadata, function_name
 from functx.transforms.control.body_tracing import (
@@ -370,7 +370,7 @@ def map(f: Function, xs: PyTree, *, batch_size: int | None = None) -> PyTree:
     caller = body_name("map", f)
     avals = [aval_of(x) for x in leaves]
     length = scan_length(caller, avals, x_tree, None)
-    check_leading_axes(caller, x_tree, avals, "mapped")
+    check_sliced_axis(caller, "mapped", x_tree, avals)
     batch_size = non_negative_integer(caller, "batch_size", batch_size)
     # No row at a time: all are the remainder.
     if not batch_size:

@@ -45,7 +45,7 @@ from functx.core.typing import (
     Value,
     Values,
 )
-from functx.core.wrapper_axes import check_leading_axes
+from functx.core.wrapper_axes import check_sliced_axis, check_stacked_axis
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
@@ -398,7 +398,7 @@ def scan(
     leaf_avals = avals_of(leaves, "scan", f, in_tree)
     carry_leaves, x_leaves = leaves[:count], leaves[count:]
     length = scan_length(caller, leaf_avals[count:], x_tree, length)
-    check_leading_axes(caller, x_tree, leaf_avals[count:], "scanned")
+    check_sliced_axis(caller, "scanned", x_tree, leaf_avals[count:])
     rows = [a.update(shape=a.shape[1:]) for a in leaf_avals[count:]]
 
     def step(carry: PyTree, x: Value) -> PyTree:
@@ -419,7 +419,7 @@ def scan(
         trace_with, leaf_avals[:count], carry_tree, lambda t: t.children()[0], caller, f
     )
     y_tree = traced.out_tree.children()[1]
-    check_leading_axes(caller, y_tree, traced.out_avals[count:], "stacked")
+    check_stacked_axis(caller, y_tree, traced.out_avals[count:])
     body = LoopBody.of(traced, carry_leaves, carry, f)
     factor = unroll_factor(caller, unroll, length)
     loop = Scan(body.program, len(body.consts), len(body.start), length, bool(reverse), factor)
