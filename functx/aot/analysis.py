@@ -244,13 +244,14 @@ def views_of(
     for eqn, index in reversed(chain):
         view, (base, *others) = eqn.primitive, eqn.inputs
         assert isinstance(view, View)
-        strides = view.view_strides(base.aval, strides)
+        shared = view.view_strides(base.aval, strides)
         literals = tuple([a for a in others if type(a) is Literal])
-        if strides is None or len(literals) < len(others):
+        if shared is None or len(literals) < len(others):
             root, steps = eqn.outputs[index], []
             strides = row_major_strides(root.aval.shape)
-            continue
-        steps.append(ViewStep(view, literals, index))
+        else:
+            strides = shared
+            steps.append(ViewStep(view, literals, index))
     return root, tuple(steps)
 
 
