@@ -29,13 +29,23 @@ from functx.core.functionalization import (
 )
 from functx.core.masks import select_where
 from functx.core.primitive import View
-from functx.core.program import Atom, Equation, Literal, Part, Program, Var, pad_input_names
+from functx.core.program import (
+    Atom,
+    Equation,
+    Literal,
+    Part,
+    Program,
+    Var,
+    pad_input_names,
+    scalar_literal,
+)
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer, is_variable
 from functx.core.tracing import elide_copies, trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Flags, Function, PyTree, Value
+from functx.ops import BOOL, Select
 from functx.ops.autodiff import Detach, WithValue
 from functx.transforms.aliasing import ROW_MAJOR, find_memory_layout
 from functx.transforms.argument_names import check_callable, wrap_transform
@@ -437,7 +447,7 @@ def analyze_program(
         if i in analyzed.writes:
             info = mutated_input_info(info, i, analyzed, keep_input_mutations, active)
         inputs.append(info)
-    outputs, bases = output_infos(analyzed, count, active, shares_all)
+    outputs, bases = output_infos(analyzed, inputs, active, shares_all)
     written = dict(zip(analyzed.writes, pure.outputs[len(program.outputs) :], strict=False))
     base_values = [pure.outputs[analyzed.roots[number]] for number in bases]
     meta = Meta(
@@ -449,6 +459,11 @@ def analyze_program(
         keep_input_mutations,
         program.effects - {Effect.WRITE},
     )
+    constant = [i for i in meta.mutated if requires_grad[i] and written[i] not in active]
+    if constant:
+        zeros = {i: zero_derivative(pure.inputs[i], written[i]) for i in constant}
+        written |= {i: eqn.outputs[0] for i, eqn in zeros.items()}
+        pure = replace_program_fields(pure, equations=[*pure.equations, *zeros.values()])
     new = [written[i] for i in (*meta.mutated, *meta.in_graph)]
     results = [*new, *pure.outputs[: len(program.outputs)], *base_values]
     if {*results} != {*pure.outputs}:
@@ -456,6 +471,12 @@ def analyze_program(
     elif results != pure.outputs:
         pure = replace_program_fields(pure, outputs=results)
     return meta, pure
+
+
+def zero_derivative(x: Var, new: Atom) -> Equation:
+    """The equation of the value `new` that depends on `x` with a derivative of zero."""
+    true = scalar_literal(True, BOOL, False, "True")
+    return Equation(Select(), [true, x, new], [Var(new.aval)], None)
 
 
 def differentiable_dependents(program: Program, requires_grad: Flags) -> set[Atom]:
@@ -480,9 +501,9 @@ def mutated_input_info(
     """`info` with what the program does to input `i`, which it writes to."""
     writes = analyzed.writes[i]
     position = len(analyzed.outputs) + analyzed.written.index(i)
-    gets_history = analyzed.program.outputs[position] in active
-    needs_grad = info.requires_grad or gets_history
-    is_in_graph = keeps and (not needs_grad or writes.is_hidden or writes.is_under_no_grad)
+    # A write leaves an array that requires a gradient as one that does, also a write of a constant.
+    gets_history = info.requires_grad or analyzed.program.outputs[position] in active
+    is_in_graph = keeps and (not gets_history or writes.is_hidden or writes.is_under_no_grad)
     return replace(
         info,
         mutates_data=True,
@@ -494,7 +515,7 @@ def mutated_input_info(
 
 
 def output_infos(
-    analyzed: AnalyzedProgram, num_inputs: int, active: set[Atom], shares_all: bool
+    analyzed: AnalyzedProgram, inputs: Sequence[InputInfo], active: set[Atom], shares_all: bool
 ) -> tuple[list[OutputInfo], list[int]]:
     """What is known of each output, and the storages whose final values are the bases.
 
@@ -512,17 +533,25 @@ def output_infos(
     bases: list[int] = []
     found: list[OutputInfo] = []
     for k, (storage, view) in enumerate(analyzed.outputs):
+        is_detached = any([isinstance(step.view, Detach) for step in view])
         grad = values[k] in active
+        # A view of an array that was detached from its history may have one of its own.
+        has_own_history = grad and is_detached
+        if storage < len(inputs) and not is_detached:
+            grad = grad or inputs[storage].gets_history
         info = OutputInfo(values[k].aval, OutputKind.PLAIN, grad, storage, view=view)
-        if storage < num_inputs:
-            # A view of an array that was detached from its history may have one of its own.
-            has_own_history = grad and any(isinstance(step.view, Detach) for step in view)
-            if not has_own_history and (not grad or own_views[storage]):
+        if has_own_history:
+            pass
+        elif storage < len(inputs):
+            if not grad or own_views[storage]:
                 kind = OutputKind.ALIAS_OF_INPUT if view else OutputKind.IS_INPUT
                 info = replace(info, kind=kind, base=storage)
         elif view and (
             (shares_all and sharing[storage] > 1)
-            or (grad and own_views[storage] > 1 and values[analyzed.roots[storage]] in active)
+            or (
+                values[analyzed.roots[storage]] in active
+                and (own_views[storage] > 1 if grad else storage in owners)
+            )
         ):
             if storage in owners:
                 base, base_kind = owners[storage], BaseKind.USER_OUTPUT

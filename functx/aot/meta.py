@@ -73,7 +73,8 @@ class InputInfo:
 
     `requires_grad` says that a gradient in the input is computed. `is_hidden` says that all writes
     go through a detached alias, `is_under_no_grad` that all are made where no derivative is
-    recorded; `gets_history` that the new value depends on an input that requires a gradient.
+    recorded; `gets_history` that the array requires a gradient after the writes: it did before, or
+    the new value depends on an input that does.
     `strides` are those of an array that is not in row-major order.
     """
 

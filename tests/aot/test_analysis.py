@@ -107,6 +107,18 @@ def test_an_input_gets_the_history_of_what_is_written_to_it():
     assert y.kind is MutationKind.NOT_MUTATED
 
 
+def test_an_input_that_requires_a_gradient_still_does_after_a_write_of_a_constant():
+    def f(x, y):
+        x[...] = 3.0
+        y[...] = 3.0
+        return x[1:], y
+
+    meta = aot.analyze(f, requires_grad=(True, False))(X, X + 1)
+    assert [info.gets_history for info in meta.inputs] == [True, False]
+    assert [out.requires_grad for out in meta.outputs] == [True, False]
+    assert meta.mask == [True, False, False, False]
+
+
 def views_of_one(x):
     y = x * 2.0
     return y[1:], y[:2], y.reshape(2, 2)
@@ -141,6 +153,7 @@ OUTPUTS = {
     views_of_two: ([(VIEW, 0, NEW), (VIEW, 1, NEW), (VIEW, 0, SAVED), (VIEW, 1, SAVED)], 2),
     (lambda x: (3.0, np.zeros(2), np.argmax(x))): ([(PLAIN, None, None)] * 3, 0),
     (lambda x: x.detach()): ([(INPUT, 0, None)], 0),
+    (lambda x: output_and_detached(x)): ([(PLAIN, None, None), (VIEW, 0, USER)], 0),
     # An alias of an array with a history of its own keeps that, and not the memory.
     (lambda x: writes_history(x)): ([(PLAIN, None, None)], 0),
 }
@@ -150,6 +163,11 @@ def writes_history(x):
     y = x.detach()
     y *= np.sin(x)
     return y
+
+
+def output_and_detached(x):
+    y = x * 2.0
+    return y, y.detach()
 
 
 @pytest.mark.parametrize("number", range(len(OUTPUTS)))

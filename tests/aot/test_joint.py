@@ -61,6 +61,11 @@ def writes_a_detached_alias(x, y):
     return np.sin(x), y * x, z
 
 
+def overwrites_with_a_number(x, y):
+    x[...] = 3.0
+    return x * y, x[1:]
+
+
 def returns_what_it_takes(x, y):
     return x, y * 1.0, x
 
@@ -71,6 +76,7 @@ FUNCTIONS = [
     writes_through_views,
     writes_under_no_grad,
     writes_a_detached_alias,
+    overwrites_with_a_number,
     returns_what_it_takes,
 ]
 
