@@ -8,6 +8,7 @@ from functx.export.signature import BackwardSignature, Signature
 from functx.export.structures import (
     register_namedtuple_serialization,
     register_pytree_node_serialization,
+    register_wrapper_serialization,
 )
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "module",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
+    "register_wrapper_serialization",
 ]

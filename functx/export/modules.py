@@ -20,6 +20,7 @@ from functx.core.tracer import aval_of, is_variable
 from functx.core.tree import TreeDefWithStatic
 from functx.core.types import is_floating, is_inexact
 from functx.core.typing import Flags, PyTree
+from functx.core.wrappers import is_wrapper
 from functx.export.archives import Contents
 from functx.export.exported import Exported
 from functx.export.functions import (
@@ -145,6 +146,7 @@ class ModuleCall(NamedTuple):
         if isinstance(module, Module):
             parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
             flags = tuple([bool(x.requires_grad) for x in parameters.values()])
+            check_dense(parameters | buffers, label)
             return ModuleCall(module, parameters, buffers, flags, args, kwargs, label)
         arrays, _ = foreign_state(module, label)
         inexact = {name: is_inexact(aval_of(x).dtype) for name, x in arrays.items()}
@@ -196,6 +198,17 @@ class ModuleCall(NamedTuple):
             names = [*analysis.in_tree.without_static(names)]
             values = [*analysis.in_tree.without_static(values)]
         return names, values
+
+
+def check_dense(state: Mapping[str, Any], label: str) -> None:
+    """Raises ExportError for a parameter or buffer that is made of arrays."""
+    for name, x in state.items():
+        if is_wrapper(x):
+            raise ExportError(
+                f"{label}: parameters and buffers must be arrays; got {type_name(x)}, which is made of "
+                f"arrays, for `{name}`",
+                fix="Make parameters of its arrays, and the wrapper in forward.",
+            )
 
 
 def _requires_grad(x: Any) -> bool:

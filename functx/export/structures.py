@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from base64 import b64decode, b64encode
 from collections import OrderedDict, defaultdict
@@ -23,6 +24,8 @@ from functx.core.errors import (
 )
 from functx.core.tree import PRNGKeyNode, TreeDef, TreeDefWithStatic
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES
+from functx.core.wrappers import WrapperStructure, wrapper_types
+from functx.core.wrappers import register as register_wrapper_type
 from functx.lowering.jax_bridge import prng_key_type
 
 JSON = Any
@@ -136,6 +139,42 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
     )
 
 
+def register_wrapper_serialization(wrapper_type: type[T], *, serialized_name: str) -> type[T]:
+    """Registers a wrapper type, so that programs with arguments or results of it can be saved and loaded.
+
+    In files the class is called `serialized_name`, under which it must be registered before a file is
+    loaded. The metadata of instances must be numbers, strings, bytes, dtypes, None or tuples of them.
+
+    Raises WrapperProtocolError for a class without the methods of a wrapper type, and ExportError if the
+    class or the name is registered already.
+
+    >>> import functx, numpy
+    >>> from functx.testing import TwoArray
+    >>> functx.export.register_wrapper_serialization(TwoArray, serialized_name="TwoArray").__name__
+    'TwoArray'
+    >>> pair = TwoArray(numpy.float32(1.0), numpy.float32(2.0))
+    >>> data = functx.export.export(lambda x: x * 2.0)(pair).serialize()
+    >>> functx.export.deserialize(data)(pair)
+    TwoArray(a=Array(2., dtype=float32), b=Array(4., dtype=float32))
+    """
+    if wrapper_type not in wrapper_types:
+        register_wrapper_type(wrapper_type)
+    name = wrapper_type.__qualname__
+
+    def serialize(structure: WrapperStructure) -> bytes:
+        return json.dumps(static_to_json(tuple(structure), name)).encode()
+
+    def deserialize(data: bytes) -> WrapperStructure:
+        return WrapperStructure(*static_from_json(json.loads(data)))
+
+    return register_pytree_node_serialization(
+        wrapper_type,
+        serialized_name=serialized_name,
+        serialize_auxdata=serialize,
+        deserialize_auxdata=deserialize,
+    )
+
+
 def _is_namedtuple(cls: object) -> bool:
     return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
 
@@ -183,11 +222,11 @@ def _registered_node_to_json(kind: type, data: object, owner: str) -> dict[str, 
         return {"node": "library", "module": kind.__module__, "name": kind.__qualname__}
     registered = _by_class.get(kind)
     if registered is None:
-        register = (
-            register_namedtuple_serialization
-            if _is_namedtuple(kind)
-            else register_pytree_node_serialization
-        )
+        register: Callable[..., Any] = register_pytree_node_serialization
+        if kind in wrapper_types:
+            register = register_wrapper_serialization
+        elif _is_namedtuple(kind):
+            register = register_namedtuple_serialization
         raise ExportError(
             f"{owner}: pytrees that are saved must consist of tuples, lists, dictionaries, None and "
             f"registered classes; got {kind.__module__}.{kind.__qualname__}",
@@ -266,9 +305,9 @@ def static_to_json(value: object, owner: str) -> JSON:
     if kind in (tuple, list):
         return {kind.__name__: [static_to_json(x, owner) for x in value]}  # type: ignore[attr-defined]
     raise ExportError(
-        f"{owner}: what a saved program returns besides arrays, and the keys of dictionaries, must be "
-        f"numbers, strings, bytes, dtypes, None or tuples of them; got {type_name(value)}",
-        fix="Return arrays alone from the function that is exported.",
+        f"{owner}: keys of dictionaries, metadata and static results must be numbers, strings, bytes, "
+        f"dtypes, None or tuples of them to be saved; got {type_name(value)}",
+        fix="Return arrays alone, or register the class with functions that make bytes of its data.",
     )
 
 

@@ -22,6 +22,7 @@ from functx.core.errors import (
     UnregisteredNameError,
     ValueRangeError,
 )
+from functx.testing.random_functions import RandomFunction, random_arguments
 from functx.testing.rule_cases import primitive_under_test
 from tests.ops.registry import SAMPLES
 
@@ -524,3 +525,60 @@ def test_policies_of_checkpoints_are_read_as_printed():
     printed = [line.split("#")[0] for line in str(program).splitlines()]
     assert not any("<" in line for line in printed)
     assert functx.Program.parse(str(program)) == program
+
+
+class Quantised(functx.ArrayWrapper):
+    """An array of small integers with a scale, and a name as metadata."""
+
+    def __init__(self, values, scale, name):
+        self.values, self.scale, self.name = values, scale, name
+
+    def __functx_flatten__(self):
+        return ("values", "scale"), self.name
+
+    @staticmethod
+    def __functx_unflatten__(inner, meta, shape):
+        return Quantised(inner["values"], inner["scale"], meta)
+
+    def __functx_dispatch__(self, op, types, args, params):
+        dense = [x.values * x.scale if isinstance(x, Quantised) else x for x in args]
+        return op(*dense, **params)
+
+
+def test_arrays_made_of_arrays_are_saved_by_their_registered_names():
+    def f(q, v):
+        return q * v, Quantised(q.values, q.scale * 2.0, q.name)
+
+    q = Quantised(np.array([1, 2, 3], "int8"), np.float32(0.5), "weights")
+    with pytest.raises(ExportError, match="register_wrapper_serialization"):
+        saved(f, q, x)
+    with scoped():
+        export.register_wrapper_serialization(Quantised, serialized_name="quantised")
+        again = saved(f, q, x)
+        dense, doubled = again(q, x)
+        np.testing.assert_allclose(dense, q.values * 0.5 * x)
+        assert type(doubled) is Quantised and doubled.name == "weights" and doubled.scale == 1.0
+        slope = functx.grad(lambda v: again(q, v)[0].sum())(x)
+        np.testing.assert_allclose(slope, q.values * 0.5)
+        with pytest.raises(TreeError):
+            again(Quantised(q.values, q.scale, "other"), x)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_functions_are_saved_or_refused_by_name(seed):
+    f, args = RandomFunction(seed, steps=6, depth=seed % 2), random_arguments(seed)
+    exported = export.export(f, platforms=())(*args)
+    try:
+        again = export.deserialize(exported.serialize())
+    except ExportError as error:
+        assert "jax_call" in str(error)
+        return
+    assert len(again.program) == len(exported.program)
+    if seed in (0, 2, 3):
+        copies = [[a.copy() for a in args] for _ in range(2)]
+        outs = [functx.jit(f)(*copies[0]), again(*copies[1])]
+        for found, expected in zip([*outs[1], *copies[1]], [*outs[0], *copies[0]], strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(
+                *[np.asarray(a, "complex64") for a in (found, expected)], 1e-5
+            )
