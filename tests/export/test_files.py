@@ -221,6 +221,20 @@ def test_a_save_that_fails_leaves_the_file_as_it_was(data, tmp_path, monkeypatch
     assert path.read_bytes() == data and [*tmp_path.iterdir()] == [path]
 
 
+def test_the_first_run_of_a_file_neither_traces_nor_reads_the_program(data, monkeypatch):
+    def fail(*_):
+        raise AssertionError
+
+    loaded = export.deserialize(data)
+    expected = f(x)["out"]
+    with monkeypatch.context() as patches:
+        patches.setattr("functx.export.programs.parse_program", fail)
+        patches.setattr("functx.transforms.tracing_api.trace", fail)
+        np.testing.assert_allclose(loaded(x)["out"], expected, rtol=1e-6)
+        with pytest.raises(AssertionError):
+            functx.grad(lambda v: loaded(v)["out"].sum())(x)
+
+
 def test_names_are_checked_when_a_file_is_loaded(data):
     with pytest.raises(UnregisteredNameError, match="'some::operator'"):
         export.deserialize(altered(data, registered=["some::operator"]))
