@@ -222,7 +222,7 @@ def test_a_save_that_fails_leaves_the_file_as_it_was(data, tmp_path, monkeypatch
 
 
 def test_the_first_run_of_a_file_neither_traces_nor_reads_the_program(data, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise AssertionError
 
     loaded = export.deserialize(data)
