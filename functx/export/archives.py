@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from functx.core import tree
 from functx.core.errors import ExportError, ExportFileError, FunctxError
 from functx.core.program import Program
 from functx.core.tracer import aval_of
-from functx.core.tree import TreeDef, TreeDefWithStatic
+from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
 from functx.export.files import Archive, array_of_plain, aval_from_json, aval_to_json
 from functx.export.programs import (
@@ -42,10 +43,14 @@ class Interface(NamedTuple):
     in_avals: tuple[ShapedArray, ...]
     out_avals: tuple[ShapedArray, ...]
     in_tree: TreeDef | None = None
-    out_tree: TreeDef | TreeDefWithStatic | None = None
+    out_tree: TreeDef | None = None
     written: tuple[int, ...] = ()
     layout_dependent: bool = False
     uses_64_bits: bool = False
+
+    def unflatten(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
+        """`(args, kwargs)` of a call with these leaves."""
+        return (tuple(leaves), {}) if self.in_tree is None else tree.unflatten(self.in_tree, leaves)
 
 
 class Contents(NamedTuple):

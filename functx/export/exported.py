@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-import jax
-
 from functx import ops
 from functx.core import tree
-from functx.core.backend import backend
 from functx.core.errors import ArgumentError, ExportError, TreeError, ValueRangeError, type_name
 from functx.core.functionalization import noncontiguous_strides
 from functx.core.program import Program
 from functx.core.program_editing import cast_scalar, replace_program_fields
 from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import aval_of, current_builder, is_jax_tracer, recording_operand
-from functx.core.tree import TreeDef, TreeDefWithStatic
+from functx.core.tracer import aval_of, current_builder, recording_operand, variables
+from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
-from functx.core.typing import Function, PyTree
+from functx.core.typing import PyTree
 from functx.export.archives import (
     Contents,
     archive_of_contents,
@@ -29,6 +27,7 @@ from functx.export.archives import (
     enabled_types,
     lower,
 )
+from functx.export.calls import CompiledCall, OtherTypes
 from functx.export.files import (
     Archive,
     archive_of_bytes,
@@ -37,8 +36,8 @@ from functx.export.files import (
     save_archive,
 )
 from functx.export.signature import Signature
-from functx.lowering.jax_bridge import call_reraising_callback_errors, jax_is_tracing
-from functx.lowering.portable import PortableProgram, jit_portable, portable_text
+from functx.lowering.jax_bridge import jax_is_tracing
+from functx.lowering.portable import portable_text
 from functx.transforms.aliasing import (
     copy_transform_results,
     have_aliased_pair,
@@ -116,7 +115,7 @@ class Exported:
         return self._interface.in_tree
 
     @property
-    def out_tree(self) -> TreeDef | TreeDefWithStatic | None:
+    def out_tree(self) -> TreeDef | None:
         """The structure of the result; None if a call returns the outputs of the program."""
         return self._interface.out_tree
 
@@ -135,20 +134,33 @@ class Exported:
         Raises TreeError for arguments of another structure, ArgumentError for one of another type, and
         ExportError for a written argument that shares memory with another.
         """
-        interface = self._interface
+        interface, compiled = self._interface, self._compiled
+        is_outermost = current_builder.get() is None and not jax_is_tracing()
         with enabled_types(interface):
+            if (
+                compiled is not None
+                and compiled.takes_arguments_as_given
+                and is_outermost
+                and not variables.exist
+            ):
+                with suppress(OtherTypes, TypeError, ValueError, OverflowError):
+                    return compiled(args, kwargs)[0]
             given = enumerate(self._flatten_arguments(args, kwargs))
             leaves = [self._check_argument(i, x) for i, x in given]
             if interface.written:
                 self._check_memory(leaves)
+            if compiled is not None and is_outermost and recording_operand(leaves) is None:
+                result, new = compiled(*interface.unflatten(leaves))
+                # They are right, but must be converted in each call.
+                compiled.takes_arguments_as_given &= variables.exist
+                write_back_arguments(leaves, dict(zip(interface.written, new, strict=True)))
+                return result
             outs = self._run(leaves)
             if interface.out_tree is None:
                 return outs
             count = len(outs) - len(interface.written)
             results = copy_transform_results(outs[:count], leaves)
-            if interface.written:
-                new = dict(zip(interface.written, outs[count:], strict=True))
-                write_back_arguments(leaves, new)
+            write_back_arguments(leaves, dict(zip(interface.written, outs[count:], strict=True)))
             return tree.unflatten(interface.out_tree, results)
 
     call = __call__
@@ -212,41 +224,15 @@ class Exported:
 
     def _run(self, leaves: list[Any]) -> list[Any]:
         """The outputs of the program: inlined inside a trace, computed outside one."""
-        constants, outs = self._contents.constants, None
-        if (
-            current_builder.get() is not None
-            or jax_is_tracing()
-            or recording_operand(leaves) is not None
-            or any(map(is_jax_tracer, leaves))
-        ):
-            program = self.program
-            given = zip([*leaves, *constants], program.inputs, strict=True)
-            outs = apply(None, program, [_as_typed(x, v.aval) for x, v in given])
-        elif self._compiled is None:
-            outs = backend.run(None, self.program, [*leaves, *constants])
-        else:
-            outs = call_reraising_callback_errors(self._compiled, *leaves, *self._device_constants)
-        return [*outs]
+        program = self.program
+        given = zip([*leaves, *self._contents.constants], program.inputs, strict=True)
+        return apply(None, program, [_as_typed(x, v.aval) for x, v in given])
 
     @cached_property
-    def _device_constants(self) -> list[jax.Array]:
-        return [jax.numpy.asarray(x) for x in self._contents.constants]
-
-    @cached_property
-    def _compiled(self) -> Function | None:
-        """The jitted StableHLO of a file; None without any."""
-        interface, modules = self._interface, self._contents.modules
-        if not modules:
-            return None
-        return jit_portable(
-            PortableProgram(
-                interface.name,
-                interface.in_avals,
-                interface.out_avals,
-                modules,
-                lambda: self.program,
-            )
-        )
+    def _compiled(self) -> CompiledCall | None:
+        """The call of the StableHLO of a file; None without any."""
+        contents = self._contents
+        return CompiledCall(contents) if contents.modules else None
 
     @api_boundary
     def mlir_module(self, platform: str | None = None) -> str:

@@ -22,7 +22,7 @@ from functx.core.errors import (
     UnregisteredNameError,
     type_name,
 )
-from functx.core.tree import PRNGKeyNode, TreeDef, TreeDefWithStatic
+from functx.core.tree import PRNGKeyNode, TreeDef
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES
 from functx.core.wrappers import WrapperStructure, wrapper_types
 from functx.core.wrappers import register as register_wrapper_type
@@ -187,14 +187,11 @@ def _is_library_namedtuple(cls: object) -> bool:
 _FACTORIES = {cls.__name__: cls for cls in (list, dict, tuple, set, int, float, complex, bool, str)}
 
 
-def structure_to_json(structure: TreeDef | TreeDefWithStatic, owner: str) -> JSON:
+def structure_to_json(structure: TreeDef, owner: str) -> JSON:
     """The JSON of a structure of arguments or results; `owner` names the function in messages.
 
     Raises ExportError for a class that is not registered, and for static data that JSON cannot hold.
     """
-    if isinstance(structure, TreeDefWithStatic):
-        static = [[i, static_to_json(x, owner)] for i, x in structure.static_leaves.items()]
-        return {"tree": structure_to_json(structure.structure, owner), "static": static}
     node = structure.node_data()
     if node is None:
         return "*"
@@ -243,13 +240,10 @@ def _registered_node_to_json(kind: type, data: object, owner: str) -> dict[str, 
     return {"node": "registered", "name": registered.serialized_name, "auxdata": text}
 
 
-def structure_from_json(value: JSON) -> TreeDef | TreeDefWithStatic:
+def structure_from_json(value: JSON) -> TreeDef:
     """The structure of its JSON; UnregisteredNameError for a class that is not registered."""
     if value == "*":
         return tree.structure(0)
-    if "tree" in value:
-        static = {int(i): static_from_json(x) for i, x in value["static"]}
-        return TreeDefWithStatic(structure_from_json(value["tree"]), static)
     children = [structure_from_json(child) for child in value["children"]]
     return tree_util.PyTreeDef.from_node_data_and_children(
         tree_util.default_registry, _node_data(value), children
@@ -305,7 +299,7 @@ def static_to_json(value: object, owner: str) -> JSON:
     if kind in (tuple, list):
         return {kind.__name__: [static_to_json(x, owner) for x in value]}  # type: ignore[attr-defined]
     raise ExportError(
-        f"{owner}: keys of dictionaries, metadata and static results must be numbers, strings, bytes, "
+        f"{owner}: keys of dictionaries and metadata must be numbers, strings, bytes, "
         f"dtypes, None or tuples of them to be saved; got {type_name(value)}",
         fix="Return arrays alone, or register the class with functions that make bytes of its data.",
     )

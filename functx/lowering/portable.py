@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import export
@@ -49,69 +49,63 @@ def portable_text(data: bytes) -> str:
         return str(module.operation.get_asm(enable_debug_info=False))
 
 
-class PortableProgram(NamedTuple):
-    """A pure program by its StableHLO for some platforms; `make_program` gives the one for others."""
+class PortableProgram:
+    """A pure program by its StableHLO for some platforms; `make_program` gives the one for others.
 
-    name: str
-    in_avals: Sequence[ShapedArray]
-    out_avals: Sequence[ShapedArray]
-    modules: Mapping[str, bytes]
-    make_program: Callable[[], Program]
+    It is a parameter of a JAX primitive, equal to itself only.
+    """
 
+    __slots__ = ("__weakref__", "in_avals", "make_program", "modules", "name", "out_avals")
 
-def jit_portable(program: PortableProgram) -> jax.stages.Wrapped:
-    """The program as a jitted JAX function of its inputs, which returns a list of outputs."""
-    parameter = _PortableParam(program)
+    def __init__(
+        self,
+        name: str,
+        in_avals: Sequence[ShapedArray],
+        out_avals: Sequence[ShapedArray],
+        modules: Mapping[str, bytes],
+        make_program: Callable[[], Program],
+    ):
+        self.name, self.in_avals, self.out_avals = name, in_avals, out_avals
+        self.modules, self.make_program = modules, make_program
 
-    def call(*args: Any) -> list[Any]:
-        outs: list[Any] = portable_call.bind(*args, program=parameter)
+    def __call__(self, *args: Any) -> list[Any]:
+        """The outputs on JAX values of the types of the inputs, as one equation of JAX."""
+        outs: list[Any] = portable_call.bind(*args, program=self)
         return outs
 
-    call.__name__ = call.__qualname__ = program.name
-    return jax.jit(call)
-
-
-class _PortableParam:
-    """A program as a parameter of a JAX primitive, equal to itself only."""
-
-    __slots__ = ("program",)
-
-    def __init__(self, program: PortableProgram):
-        self.program = program
-
     def __repr__(self) -> str:
-        return self.program.name
+        return self.name
 
 
 portable_call = JaxPrimitive("portable_call")
 portable_call.multiple_results = True
 
 
-def _abstract_eval_portable_call(*_: JaxAval, program: _PortableParam) -> list[JaxAval]:
-    return [jax_aval(aval) for aval in program.program.out_avals]
+def _abstract_eval_portable_call(*_: JaxAval, program: PortableProgram) -> list[JaxAval]:
+    return [jax_aval(aval) for aval in program.out_avals]
 
 
 portable_call.def_abstract_eval(_abstract_eval_portable_call)
 
 
 def _lower_portable_call(
-    ctx: mlir.LoweringRuleContext, *values: IRValue, program: _PortableParam
+    ctx: mlir.LoweringRuleContext, *values: IRValue, program: PortableProgram
 ) -> Sequence[IRValue]:
-    portable, context = program.program, ctx.module_context
+    context = ctx.module_context
     platforms = tuple(context.platforms)
-    data = portable.modules.get(platforms[0]) if len(platforms) == 1 else None
+    data = program.modules.get(platforms[0]) if len(platforms) == 1 else None
     if data is None:
         emitter = ModuleEmitter(ctx, outline_mode())
         with garbage_collection.paused():
-            return emitter.emit(portable.make_program(), values, is_function=True)
-    module = _read_module(portable.name, data, context.module.context)
+            return emitter.emit(program.make_program(), values, is_function=True)
+    module = _read_module(program.name, data, context.module.context)
     in_types, out_types = [
         [mlir.aval_to_ir_type(context, jax_aval(a)) for a in avals]
-        for avals in (portable.in_avals, portable.out_avals)
+        for avals in (program.in_avals, program.out_avals)
     ]
-    _check_main(portable.name, module, ir.FunctionType.get(in_types, out_types))
+    _check_main(program.name, module, ir.FunctionType.get(in_types, out_types))
     name = mlir.merge_mlir_modules(
-        context.module, portable.name, module, dst_symtab=context.symbol_table
+        context.module, program.name, module, dst_symtab=context.symbol_table
     )
     call = func_ops.CallOp(out_types, ir.FlatSymbolRefAttr.get(name), list(values))
     return list(call.results)

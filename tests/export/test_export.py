@@ -582,3 +582,19 @@ def test_random_functions_are_saved_or_refused_by_name(seed):
             np.testing.assert_allclose(
                 *[np.asarray(a, "complex64") for a in (found, expected)], 1e-5
             )
+
+
+def test_arguments_are_converted_in_every_call_and_mistakes_change_nothing():
+    again = saved(lambda v, w: v * w, x, 2.0, platforms=None)
+    with pytest.raises(ArgumentError):
+        again(x[:2], 2.0)
+    with pytest.raises(ValueRangeError):
+        again(x, 10**400)
+    for w in (2.0, 3, True, np.float32(4.0), np.float64(0.5), jax.numpy.float32(2.0)):
+        np.testing.assert_allclose(again(x, w), x * np.float32(w))
+    variable = autograd.Variable(x, requires_grad=True)
+    again(variable, 3.0).sum().backward()
+    np.testing.assert_allclose(variable.grad, np.full(3, 3.0))
+    np.testing.assert_allclose(again(x, 2.0), 2 * x)
+    assert float(jax.jit(lambda v: again(v, 2.0).sum())(x)) == 3.0
+    assert float(jax.grad(lambda v: again(v, 2.0).sum())(x)[0]) == 2.0
