@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from functx import ops
@@ -29,6 +31,7 @@ from functx.core.masks import indices_where
 from functx.core.program import Atom, Literal, Program, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
+from functx.core.types import is_inexact
 from functx.passes.memory_planning import backward_slice
 from functx.transforms.call_primitive import known_masks
 from functx.transforms.dce import (
@@ -185,10 +188,11 @@ class CompiledCallNode(Node):
         if self.saved is None or self.operands is None:
             raise freed_error(self.label)
         has_masks = any([g is not None and g.mask is not None for g in gradients])
-        if not walk.has_recorded_values or (has_masks and self.pullback.needs_masks):
-            results = self.pull_back_again(walk, gradients)
-        else:
+        results = None
+        if walk.has_recorded_values:
             results = self.pull_back_compiled(walk, gradients, has_masks)
+        if results is None:
+            results = self.pull_back_again(walk, gradients)
         if not walk.retain_graph:
             self.saved = self.operands = None
         return results
@@ -204,8 +208,11 @@ class CompiledCallNode(Node):
 
     def pull_back_compiled(
         self, walk: Walk, gradients: list[Gradient | None], has_masks: bool
-    ) -> list[Gradient | None]:
-        """The gradients by the compiled program."""
+    ) -> list[Gradient | None] | None:
+        """The gradients by the compiled program; None where these need the masks of the tangents.
+
+        The program multiplies masked zeros too. Where a derivative is infinite, that gives nan.
+        """
         pullback = self.pullback
         values = [self.load(x).look() for x in self.saved or ()]
         tangents = [
@@ -214,6 +221,8 @@ class CompiledCallNode(Node):
         ]
         values += [value_of_gradient(x) for x in tangents]
         outs = pullback.compiled(values)
+        if has_masks and pullback.needs_masks and has_nan(outs):
+            return None
         masks = self.masks(walk, gradients, tangents, has_masks)
         missing = {i for i, g in enumerate(gradients) if g is None}
         results: list[Gradient | None] = []
@@ -259,6 +268,19 @@ class CompiledCallNode(Node):
     def load(self, x: Any) -> Recorded:
         """A saved value; SavedValueError if it was written to since."""
         return x.load(self.label) if isinstance(x, (SavedValue, PackedValue)) else x
+
+
+def has_nan(arrays: Sequence[Any]) -> bool:
+    """Whether an array has an element that is nan."""
+    return bool(_any_nan([x for x in arrays if is_inexact(x.dtype)]))
+
+
+@jax.jit
+def _any_nan(arrays: Sequence[Any]) -> Any:
+    found = jnp.array(False)
+    for x in arrays:
+        found |= jnp.isnan(x).any()
+    return found
 
 
 def value_of_gradient(x: Any) -> Any:

@@ -398,6 +398,10 @@ def test_masks_of_values_that_were_not_selected_pass_it():
     for f in (np.log, aot.aot_function(np.log)):
         (g,) = grad(np.where(x > 0, f(x), 0.0).sum(), x)
         equal(g, [0.0, 0.0, 0.5])
+    compiler = Compiler()
+    masked = np.maximum(aot.aot_function(lambda v: v * x, compiler)(x), 0)
+    equal(grad(masked.sum(), x)[0], [-2.0, 0.0, 4.0])
+    assert compiler.emptied == ["0_forward", "0_backward"]
     for f in (np.sin, aot.aot_function(np.sin)):
         (g,) = grad(np.where(x > 0, f(np.log(x)), 0.0).sum(), x)
         equal(g, [0.0, 0.0, numpy.cos(numpy.log(2)) / 2])
