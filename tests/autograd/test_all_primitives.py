@@ -65,6 +65,9 @@ def test_the_walk_gives_the_cotangents_of_vjp(cls, double_precision):
 
 def interpreted_values():
     """The values that are recorded, by NumPy definitions: XLA would compile each operation."""
-    recording, program = current_recording(), recorded()
+    recording = current_recording()
+    # Held, so that a garbage collection in between cannot drop results of the program.
+    held = recording.held()
+    program = recorded()
     found = interpret_in_numpy(program, *map(onp.asarray, recording.captured))
-    return dict(zip(recording.held(), found, strict=True))
+    return dict(zip(held, found, strict=True))
