@@ -123,7 +123,7 @@ class IndexingError(FunctxError, IndexError):
     """
 
 
-class TreeError(FunctxError, ValueError, TypeError):
+class TreeError(FunctxError, ValueError, TypeError, RuntimeError):
     """Two pytrees that must have the same structure differ.
 
     Smallest failing code: `functx.jvp(f, (1.0,), (1.0, 2.0))`.
@@ -172,7 +172,7 @@ class InAxesError(FunctxError, ValueError, TypeError):
     """
 
 
-class OutAxesError(FunctxError, ValueError):
+class OutAxesError(FunctxError, ValueError, TypeError):
     """A result of a mapped function cannot have the axis that `out_axes` gives.
 
     Smallest failing code: `functx.vmap(lambda x: x, out_axes=None)(x)`.
@@ -180,7 +180,7 @@ class OutAxesError(FunctxError, ValueError):
     """
 
 
-class GradientError(FunctxError, TypeError):
+class GradientError(FunctxError, TypeError, RuntimeError):
     """A function to differentiate does not return a real scalar, or an argument is not inexact.
 
     Smallest failing code: `functx.grad(lambda x: x * 2.0)(functx.numpy.ones(3))`.
@@ -196,7 +196,7 @@ class LinearityError(GradientError):
     """
 
 
-class ArgnumsError(FunctxError, ValueError, TypeError):
+class ArgnumsError(FunctxError, ValueError, TypeError, RuntimeError):
     """`argnums` does not name positional arguments of the call.
 
     Smallest failing code: `functx.grad(f, argnums=2)(x)`.
@@ -204,7 +204,7 @@ class ArgnumsError(FunctxError, ValueError, TypeError):
     """
 
 
-class TangentError(FunctxError, TypeError, ValueError):
+class TangentError(FunctxError, TypeError, ValueError, RuntimeError):
     """A tangent or cotangent does not have the shape or dtype of its value.
 
     Smallest failing code: `functx.jvp(f, (x,), (x[:1],))`.

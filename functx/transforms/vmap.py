@@ -267,8 +267,8 @@ def vmap(
             f"vmap({function_name(fun)}): in_axes must be an int, None or a tuple with an entry for "
             f"each argument; got {type_name(in_axes)} {in_axes!r}"
         )
-    _check_axis_leaves(in_axes, "in_axes", fun)
-    _check_axis_leaves(out_axes, "out_axes", fun)
+    _check_axis_leaves(in_axes, "in_axes", InAxesError, fun)
+    _check_axis_leaves(out_axes, "out_axes", OutAxesError, fun)
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
@@ -349,10 +349,11 @@ def _element_strides(leaves: Values, dims: Sequence[int | None]) -> ArgumentStri
     return element_strides
 
 
-def _check_axis_leaves(axes: PyTree, label: str, fun: Function) -> None:
+def _check_axis_leaves(axes: PyTree, label: str, error: type[FunctxError], fun: Function) -> None:
+    """Raise `error` unless the leaves of `axes` are ints."""
     for axis in tree.leaves(axes):
         if isinstance(axis, bool) or not isinstance(axis, int):
-            raise InAxesError(
+            raise error(
                 f"vmap({function_name(fun)}): the leaves of {label} must be ints or None; "
                 f"got {type_name(axis)} {axis!r} in {axes!r}"
             )

@@ -255,3 +255,21 @@ def test_grad_and_value_has_the_order_of_pytorch():
     np.testing.assert_allclose(aux["y"], 2 * x)
     with pytest.raises(functx.errors.GradientError, match="grad_and_value"):
         functx.grad_and_value(lambda x: x)(x)
+
+
+def test_mistakes_of_derivatives_are_runtime_errors_too_as_in_pytorch():
+    x = np.ones(3, "f")
+    pull = functx.vjp(lambda x: (x, x), x)[1]
+    wrong = [
+        lambda: grad(lambda x: x)(x),
+        lambda: grad(lambda x: x.sum(), argnums=())(x),
+        lambda: grad(lambda x: x.sum(), argnums=3)(x),
+        lambda: grad(lambda x: x.sum())(np.ones(3, "i4")),
+        lambda: pull(x),
+        lambda: pull((x, x[:1])),
+        lambda: functx.jvp(lambda x: x, (x,), (x, x)),
+        lambda: functx.jacfwd(lambda x: x)(1j * x),
+    ]
+    for call in wrong:
+        with pytest.raises(RuntimeError):
+            call()

@@ -125,7 +125,7 @@ def test_unequal_sizes_are_refused_with_all_of_them_by_name():
 def test_bad_outputs_and_out_axes_are_refused():
     refused(ArgumentError, lambda: vmap(lambda x: "text")(row), "str")
     refused(OutAxesError, lambda: vmap(lambda x: x, out_axes=None)(row), "None", "depend")
-    refused(InAxesError, lambda: vmap(lambda x: x, out_axes="0"), "str")
+    refused(OutAxesError, lambda: vmap(lambda x: x, out_axes="0"), "str")
     refused(OutAxesError, lambda: vmap(lambda x: (x, x), out_axes=(0, 0, 0))(row), "out_axes")
     refused(AxisError, lambda: vmap(lambda x: x, out_axes=2)(row), "[-1, 1)")
 
@@ -174,3 +174,4 @@ def test_in_dims_and_out_dims_are_in_axes_and_out_axes():
     refused(InAxesError, lambda: vmap(f, in_axes=0, in_dims=0), "in_dims", "both, 0 and 0")
     refused(OutAxesError, lambda: vmap(f, out_axes=None, out_dims=1), "both, None and 1")
     refused(InAxesError, lambda: vmap(f, in_dims="01"), "str", "'01'")
+    refused(OutAxesError, lambda: vmap(f, out_dims=0.5), "out_axes", "float 0.5")
