@@ -357,7 +357,7 @@ def call_vmap(
     dynamic, _ = tree.unflatten(call.in_tree, xs)
     inputs = rules.all_inputs(call.nondiff[1:], dynamic)
     in_dims = rules.all_inputs([None] * (len(call.nondiff) - 1), dims)
-    pair = function.vmap(VmapInfo(size, "error"), in_dims, *inputs)
+    pair = function.vmap(VmapInfo.of(size), in_dims, *inputs)
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise error(f"return a pair (output, out_dims); got {describe_type(pair)}")
     output = FunctionOutput.of(pair[0], ())

@@ -14,6 +14,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Flags, PyTree, Tangents, Value, Values
+from functx.custom.operators.primitives import VmapInfo
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.jvp import vjp
 from functx.transforms.tangents import unflatten_tangents
@@ -34,11 +35,11 @@ class FunctionOperand:
         in_tree: tree.TreeDef,
         out_tree: tree.TreeDef,
         batched: Flags = (),
-        size: int | None = None,
+        info: VmapInfo | None = None,
     ):
         self.program, self.captured = program, list(captured)
         self.in_tree, self.out_tree = in_tree, out_tree
-        self.batched, self.size = tuple(batched), size
+        self.batched, self.info = tuple(batched), info
         self.__name__ = program.name
 
     def __repr__(self) -> str:
@@ -84,7 +85,10 @@ class FunctionOperand:
 
         def mapped(*args: PyTree) -> PyTree:
             dims = in_dims if isinstance(in_dims, (tuple, list)) else (in_dims,) * len(args)
-            batch = vmap(call, (captured_dims, *dims), out_dims, axis_size=self.size)
+            size, randomness = self.info or (None, "error")
+            batch = vmap(
+                call, (captured_dims, *dims), out_dims, axis_size=size, randomness=randomness
+            )
             return batch(self.captured, *args)
 
         mapped.__name__ = self.__name__

@@ -52,9 +52,8 @@ from functx.custom.operators.primitives import VmapInfo, check_batched_outputs, 
 from functx.custom.operators.registry import Registration
 from functx.custom.rule_results import RuleResult, describe_type
 from functx.custom.rule_tracing import inline_rule
-from functx.numpy.mutation import assign_array
 from functx.ops.operands import batch_size
-from functx.transforms.aliasing import capture_key, trace_with_shared_captures
+from functx.transforms.aliasing import capture_key, trace_with_shared_captures, write_back_arguments
 from functx.transforms.argument_names import check_callable
 from functx.transforms.reverse_mode import apply_vjp_rule, linearize_jvp_rule
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
@@ -232,8 +231,7 @@ class HigherOrderOp:
             out, new = pair
             if not isinstance(new, (tuple, list)) or len(new) != len(state):
                 raise rule.error(f"return a state of {len(state)} arrays; got {describe_type(new)}")
-            for target, value in zip(state, new, strict=True):
-                assign_array(target, value, self.name)
+            write_back_arguments(state, dict(enumerate(new)))
             return out
         structure = CallStructure.of(args, functions, array_tree)
         call = self.primitive(
@@ -393,7 +391,10 @@ class HigherOrderCall(HasPrograms, abstract=True):
         return list(items[:first]), groups
 
     def function_operands(
-        self, captured: Sequence[Values], batched: Sequence[Flags] = (), size: int | None = None
+        self,
+        captured: Sequence[Values],
+        batched: Sequence[Flags] = (),
+        info: VmapInfo | None = None,
     ) -> list[FunctionOperand]:
         """The functions of a call, with these captured values."""
         found = []
@@ -404,7 +405,7 @@ class HigherOrderCall(HasPrograms, abstract=True):
                 else self.structure.trees[i]
             )
             flags = batched[i] if batched else ()
-            found.append(FunctionOperand(program, values, in_tree, out_tree, flags, size))
+            found.append(FunctionOperand(program, values, in_tree, out_tree, flags, info))
         return found
 
     def call_arguments(self, operands: Values) -> list[PyTree]:
@@ -467,6 +468,7 @@ class HigherOrderCall(HasPrograms, abstract=True):
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         rule = self.operation.rule("vmap")
         size = batch_size(args, dims)
+        info = VmapInfo.of(size)
         rows = [
             x if d is None else ops.batch_dim_at(x, d, 0, size)
             for x, d in zip(args, dims, strict=True)
@@ -482,9 +484,9 @@ class HigherOrderCall(HasPrograms, abstract=True):
 
         def map_rows(*xs: Value) -> list[Value]:
             leaves, captured = self.split_captured(xs)
-            functions = self.function_operands(captured, flags, size)
+            functions = self.function_operands(captured, flags, info)
             values = self.arguments(leaves, functions)
-            pair = rule(VmapInfo(size, "error"), tuple(in_dims), *values, **self.keywords())
+            pair = rule(info, tuple(in_dims), *values, **self.keywords())
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise rule.error(f"return a pair (output, out_dims); got {describe_type(pair)}")
             out_dims[:] = check_out_dims(rule.error, body.out_tree, avals, pair[1])

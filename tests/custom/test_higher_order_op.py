@@ -172,6 +172,24 @@ def test_writes_to_arrays_around_the_function_go_through_the_rule():
     agree(lambda f: functx.jit(functx.vmap(functx.grad(f))), XS, of=writer)
 
 
+def test_draws_of_a_function_go_through_the_rule():
+    def noisy(x):
+        return twice(lambda y: y + functx.random.rand(3), x)
+
+    def seeded(transform, *args):
+        functx.random.seed(3)
+        return np.asarray(transform(noisy)(*args))
+
+    eager = seeded(lambda f: f, X)
+    np.testing.assert_array_equal(seeded(functx.jit, X), eager)
+    same, different = (
+        seeded(lambda f, mode=mode: functx.vmap(f, randomness=mode), np.stack([X, X]))
+        for mode in ("same", "different")
+    )
+    np.testing.assert_array_equal(same, np.stack([eager, eager]))
+    assert (different[0] != different[1]).all()
+
+
 @contextmanager
 def operation(name, **rules):
     op = HigherOrderOp(f"higher_order_test_{name}")

@@ -16,6 +16,7 @@ from functx.core.config import config, contextual_key
 from functx.core.effects import is_ordered
 from functx.core.errors import MissingRuleError, TreeError, type_name
 from functx.core.masks import replace_where
+from functx.core.named_axes import batched_axis_names
 from functx.core.rewriting import apply
 from functx.core.source_info import line_number, user_line, user_source
 from functx.core.tracer import aval_of, current_builder
@@ -41,10 +42,15 @@ if TYPE_CHECKING:
 
 
 class VmapInfo(NamedTuple):
-    """The first argument of a vmap rule: the size of the batch."""
+    """The first argument of a vmap rule: the size of the batch, and the mode of its random draws."""
 
     batch_size: int
     randomness: str
+
+    @staticmethod
+    def of(size: int) -> VmapInfo:
+        """That of the batch whose rule runs."""
+        return VmapInfo(size, batched_axis_names().randomness or "error")
 
 
 class OperatorCall(DifferentiableCall, abstract=True):
@@ -111,7 +117,7 @@ class OperatorCall(DifferentiableCall, abstract=True):
                 for a in arguments.schema.arguments
                 if a.keyword_only and not arguments.is_default(a, keywords[a.name])
             }
-            info = VmapInfo(size, "error")
+            info = VmapInfo.of(size)
             pair = rule(info, tuple(in_dims[:passed]), *values[:passed], **keywords)
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise rule.error(f"return a pair (output, out_dims); got {describe_type(pair)}")
