@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from jax import tree_util
 
@@ -131,55 +131,70 @@ class AxisChange:
             own = shapes[start : start + child.num_leaves]
             start += child.num_leaves
             shape = whole_shape(child, own)
-            if not own:
-                shape, found = (), []
-            else:
-                at = axis if declared is None else declared[i]
-                if declared is None and shape == () != whole:
-                    at = None
-                is_squeezed = self.check(static, kind, i, shape, whole, at, axis, declared is None)
+            found: list[LeafAxis] = []
+            if own:
+                try:
+                    at = self.axis_of_inner(
+                        shape, whole, axis, None if declared is None else declared[i : i + 1]
+                    )
+                except LookupError:
+                    self.raise_shape_error(kind, static.names[i], shape, whole, axis)
+                found = [LeafAxis(None, owner=kind.__name__)] * len(own)
+            if own and at is not None:
                 assert shape is not None
-                if at is None:
-                    found = [LeafAxis(None, owner=kind.__name__)] * len(own)
-                else:
-                    found, child = self.visit(child, own, at)
-                    shape = self.shape_after(shape, at)
-                    if is_squeezed:
-                        found = [leaf._replace(is_squeezed=True) for leaf in found]
+                found, child = self.visit(child, own, at)
+                if not self.is_new and shape[at] != whole[axis]:
+                    found = [leaf._replace(is_squeezed=True) for leaf in found]
+                shape = self.shape_after(shape, at)
             leaves += found
             children.append(child)
-            inner.append(shape)
+            inner.append(shape or ())
         if declared is not None or static.like is None:
             after = self.shape_after(whole, axis)
             static = static._replace(like=None, shapes=(after, tuple(inner)))
         return leaves, _node(kind, static, children)
 
-    def check(
+    def axis_of_inner(
         self,
-        static: WrapperStructure,
-        kind: type,
-        i: int,
         shape: Shape | None,
         whole: Shape,
-        at: int | None,
         axis: int,
-        is_aligned: bool,
-    ) -> bool:
-        """Whether an inner array has length 1 along the axis; WrapperShapeError if it lacks the axis."""
-        fits = shape is not None and (at is None or 0 <= at < len(shape) + self.is_new)
-        if is_aligned and at is not None:
-            fits = is_broadcast_of(shape, whole)  # type: ignore[arg-type]
-        if fits and at is not None and not self.is_new:
-            fits = shape[at] in (1, whole[axis])  # type: ignore[index]
-        if not fits:
-            raise WrapperShapeError(
-                f"{self.label}: an inner array must have the dimensions of the whole, each of its length "
-                f"or 1, to be {self.what} along axis {axis}; got `{static.names[i]}` of shape {shape} in "
-                f"{kind.__name__} of shape {whole}",
-                fix="Keep the dimensions that a reduction removes (keepdims=True) in the inner array, or "
-                f"define {kind.__name__}.__functx_axes__ (see functx.ArrayWrapper).",
-            )
-        return at is not None and not self.is_new and shape[at] != whole[axis]  # type: ignore[index]
+        declared: Sequence[int | None] | None,
+    ) -> int | None:
+        """The axis of an inner array that is `axis` of the whole; None if all elements share it.
+
+        `declared` holds the axis that the class declares, if it does. Raises LookupError for an inner
+        array that lacks the axis.
+        """
+        if shape is None:
+            raise LookupError
+        if declared is not None:
+            at = declared[0]
+        elif shape == () != whole:
+            at = None
+        elif is_broadcast_of(shape, whole):
+            at = axis
+        else:
+            raise LookupError
+        if at is None:
+            return None
+        if at >= len(shape) + self.is_new:
+            raise LookupError
+        if not self.is_new and shape[at] not in (1, whole[axis]):
+            raise LookupError
+        return at
+
+    def raise_shape_error(
+        self, kind: type, name: str, shape: Shape | None, whole: Shape, axis: int
+    ) -> NoReturn:
+        """Raise WrapperShapeError for the inner array `name`, which lacks an axis of the whole."""
+        raise WrapperShapeError(
+            f"{self.label}: an inner array must have the dimensions of the whole, each of its length "
+            f"or 1, to be {self.what} along axis {axis}; got `{name}` of shape {shape} in "
+            f"{kind.__name__} of shape {whole}",
+            fix="Keep the dimensions that a reduction removes (keepdims=True) in the inner array, or "
+            f"define {kind.__name__}.__functx_axes__ (see functx.ArrayWrapper).",
+        ) from None
 
 
 def is_broadcast_of(shape: Shape, whole: Shape) -> bool:

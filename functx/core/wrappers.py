@@ -49,8 +49,8 @@ class ArrayWrapper:
     * `__functx_unflatten__(inner, meta, shape)`, a static method, returns the instance with the inner
       arrays of the dict `inner`, whose shape is `shape`;
     * `__functx_dispatch__(self, op, types, args, params)` returns the result of `op(*args, **params)`,
-      or NotImplemented. `op` is the operation, with the `name` that it has in printed programs. `args`
-      are arrays, some of them of wrapper types; `types` are these types.
+      or NotImplemented. `op` is the operation, with the `name` that it has in printed programs and its
+      class `primitive`. `args` are arrays, some of them of wrapper types; `types` are these types.
 
     It may define `shape` and `dtype`, which are otherwise those of the first inner array. `vmap` takes
     an axis of the whole to be that of each inner array, of the same length or 1, and inner arrays
@@ -58,10 +58,10 @@ class ArrayWrapper:
     `__functx_axes__(axis, ndim, meta)` says where `axis` of an instance of `ndim` dimensions lies in each
     inner array: a list with an axis or None, for one that lacks it, or NotImplemented.
 
-    The operators, methods and indexing of arrays are inherited. Functions of functx take an instance where they take
-    an array. Each operation on one calls the handler `__functx_dispatch__`; of several wrapper types,
-    subclasses are asked before their base classes, and others in the order of the operands. Where all
-    return NotImplemented, an operation that has a decomposition is decomposed.
+    The operators, methods and indexing of arrays are inherited. Functions of functx take an instance
+    where they take an array. Each operation on one calls the handler `__functx_dispatch__`; of several
+    wrapper types, subclasses are asked before their base classes, and others in the order of the
+    operands. Where all return NotImplemented, an operation that has a decomposition is decomposed.
 
     Transforms see the inner arrays: an instance is a pytree node, whose children they are. A gradient
     of an instance is one too.
@@ -140,10 +140,15 @@ def _add_array_methods(cls: type) -> None:
     """Adds the methods of ArrayWrapper that neither the class nor a base class defines."""
     import_module("functx.numpy")
     own = {name for base in cls.__mro__[:-1] for name in vars(base)}
-    own.update(("__init_subclass__", "__module__", "__dict__", "__weakref__", "__doc__"))
     for name, value in vars(ArrayWrapper).items():
-        if name not in own:
+        if name not in own and name not in _NOT_ADDED:
             setattr(cls, name, value)
+
+
+_NOT_ADDED = frozenset(vars(type("Empty", (), {"__slots__": ()}))) | {
+    *("__annotations__", "__dict__", "__hash__", "__init_subclass__", "__weakref__")
+}
+"""The attributes of ArrayWrapper that are those of any class, or its own."""
 
 
 plain_types: set[type] = {bool, int, float, complex, str, type(None), np.ndarray}
@@ -303,7 +308,7 @@ class WrapperNode:
         pairs = [(x, b) for x, b in zip(inner, shapes, strict=True) if x is not None]
         if not all([hasattr(x, "shape") for x, _ in pairs]):
             return None
-        after, before = [tuple(x.shape) for x, _ in pairs], [shape for _, shape in pairs]
+        after, before = [tuple(x.shape) for x, _ in pairs], [b for _, b in pairs]
         if after == before:
             return shape
         # Transforms add leading axes, take elements and slices along them, and split them.
@@ -351,7 +356,7 @@ class WrapperNode:
             return WrapperProtocolError(f"{label}: {must}; got {result!r}")
         if absent:
             return WrapperProtocolError(
-                f"{label}: {must}; got {absent[0]!r}, which the instance has not",
+                f"{label}: {must}; got {absent[0]!r}, which the instance lacks",
                 fix="Name the attributes that __init__ sets.",
             )
         return WrapperProtocolError(

@@ -261,6 +261,45 @@ def test_variables_can_be_inner_arrays():
     numpy.testing.assert_allclose(a.grad, 10 * A + B)
 
 
+def test_functions_compiled_ahead_of_time_take_wrappers_apart():
+    counts = []
+
+    def compiler(program):
+        counts.append((program.name, len(program.inputs), len(program.outputs)))
+        return program
+
+    f = functx.aot.aot_function(lambda w, x: np.tanh(w @ x), compiler)
+    assert_two(f(two(), X[0]), numpy.tanh(A @ X[0]), numpy.tanh(B @ X[0]))
+    w = TwoArray(Variable(A, requires_grad=True), Variable(B, requires_grad=True))
+    out = f(w, X[0])
+    (np.sum(out.a) + 2 * np.sum(out.b)).backward()
+    numpy.testing.assert_allclose(
+        w.a.grad, numpy.outer(1 - numpy.tanh(A @ X[0]) ** 2, X[0]), rtol=1e-4
+    )
+    of_b = numpy.outer(2 - 2 * numpy.tanh(B @ X[0]) ** 2, X[0])
+    numpy.testing.assert_allclose(w.b.grad, of_b, rtol=1e-3, atol=1e-6)
+    # Inputs and outputs are those of the dense function.
+    assert counts[0] == ("0_inference", 3, 2) and counts[1][1] == 3 and counts[2][2] == 2
+    infos = functx.aot.analyze(lambda w: (w.__setitem__(0, 1.0), w * 2)[1])(two()).inputs
+    assert [(i.name, i.mutates_data) for i in infos] == [("w.a", True), ("w.b", True)]
+
+
+def test_models_are_called_with_wrappers_for_parameters():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights, self.bias = nn.Parameter(A), nn.Parameter(A[:, 0])
+
+        def forward(self, x):
+            return self.weights @ x + self.bias
+
+    def loss(weights):
+        out = functx.functional_call(Layer(), {"weights": weights}, X[0])
+        return np.sum(out.a * 2 + out.b)
+
+    assert_two(jit(grad(loss))(two()), 2 * X[[0, 0]], X[[0, 0]])
+
+
 def test_a_class_needs_only_the_three_methods():
     class Pair:
         def __init__(self, first, second):
@@ -617,8 +656,8 @@ def test_mistakes_of_classes_are_named():
     with pytest.raises(errors.WrapperProtocolError, match="a list of 2 results; got ndarray int32"):
         lax.top_k(w, 2)
     for flat, words in {
-        ("abc", None): "'c', which the instance has not",
-        (("a", "nothing"), None): "'nothing', which the instance has not",
+        ("abc", None): "'c', which the instance lacks",
+        (("a", "nothing"), None): "'nothing', which the instance lacks",
         (("a", "b"), ("meta", "list")): "as metadata",
         None: "got None",
     }.items():
