@@ -12,6 +12,7 @@ from functx.aot.prepared import (
     fn_input_mutations_to_outputs,
     fn_prepped_for_autograd,
 )
+from functx.aot.random_state import with_random_state
 from functx.aot.tokens import token_kinds, with_tokens
 from functx.core.program import Part
 from functx.core.tracing import program_part
@@ -43,5 +44,6 @@ __all__ = [
     "min_cut_rematerialization_partition",
     "program_part",
     "token_kinds",
+    "with_random_state",
     "with_tokens",
 ]

@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import numpy as np
 
@@ -123,6 +123,25 @@ def implicit_draw_error(owner: str) -> ImplicitDrawError:
         fix="Draw outside of the function and pass the numbers to it, or draw with a key: "
         "functx.random.uniform(key, shape).",
     )
+
+
+class StateInputs(NamedTuple):
+    """The traced arrays that stand for states while a function is traced that takes them as arguments.
+
+    Those of `backward` stand for them in the backward part of a joint function.
+    """
+
+    forward: dict[GeneratorState, Any]
+    backward: dict[GeneratorState, Any] = {}  # noqa: RUF012 - never changed
+
+    def input_of(self, state: GeneratorState, in_backward: bool) -> Any:
+        """The traced array that stands for `state`; None if it is no argument."""
+        found = self.backward.get(state) if in_backward else None
+        return self.forward.get(state) if found is None else found
+
+
+state_inputs: ContextVar[StateInputs | None] = ContextVar("state_inputs", default=None)
+"""The states that are arguments of the function that is traced in this context."""
 
 
 def fresh_seed() -> int:

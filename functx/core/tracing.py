@@ -13,7 +13,12 @@ import jax.core
 from functx.core.backend import InnerJaxTrace, backend
 from functx.core.caches import garbage_collection
 from functx.core.errors import FunctxError
-from functx.core.generator_state import read_states, state_table
+from functx.core.generator_state import (
+    GeneratorState,
+    read_states,
+    state_inputs,
+    state_table,
+)
 from functx.core.program import (
     Atom,
     Equation,
@@ -81,6 +86,7 @@ class Builder:
         self.printed_values: dict[Atom, Any] = {}
         self.differentiated: frozenset[Var] = frozenset()
         self.in_names: InNames = None
+        self.part: Part | None = None
         self.source: Source | None = None if parent is None else parent.source
         self.is_open = True
         self.writes = self.carries_writes = self.returns_writes = False
@@ -163,6 +169,12 @@ class Builder:
             raise InnerJaxTrace
         if is_wrapper(x):
             raise WrapperOperand
+        if isinstance(x, GeneratorState) and (inputs := state_inputs.get()) is not None:
+            parts = [b.part for b in with_parents(self) if b.part is not None]
+            in_backward = bool(parts) and parts[0] in (Part.BACKWARD, Part.STAYS_BACKWARD)
+            words = inputs.input_of(x, in_backward)
+            if words is not None:
+                return self.atom(words)
         return self.capture(id(x), x, aval_of(x))
 
     def tracer(self, x: object) -> Tracer:
@@ -343,9 +355,11 @@ def program_part(part: Part) -> Iterator[None]:
     if builder.gradient_stop is not None:
         builder.gradient_stop.apply()
     start = len(builder.equations)
+    outer, builder.part = builder.part, part
     try:
         yield
     finally:
+        builder.part = outer
         for eqn in builder.equations[start:]:
             if eqn.part is None:
                 eqn.part = part
