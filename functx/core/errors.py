@@ -466,6 +466,9 @@ class ImplicitDrawError(FunctxError, RuntimeError):
     Cure: use the transforms of functx, or draw with a key.
     """
 
+    state: object = None
+    """The state that is drawn from, if a caller may pass it."""
+
 
 class FunctionalizeError(FunctxError, ValueError, RuntimeError):
     """The argument `remove` of `functionalize` is not known.

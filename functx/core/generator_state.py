@@ -116,13 +116,15 @@ def read_states(args: Sequence[Any]) -> list[Any]:
     return [x.read() if isinstance(x, GeneratorState) else x for x in args]
 
 
-def implicit_draw_error(owner: str) -> ImplicitDrawError:
-    """The error for a draw in a function whose caller, which `owner` names, returns no states."""
-    return ImplicitDrawError(
+def implicit_draw_error(owner: str, state: object = None) -> ImplicitDrawError:
+    """The error for a draw from `state` in a function whose caller, which `owner` names, returns no states."""
+    error = ImplicitDrawError(
         f"{owner}: the function must not draw from a generator, since it returns no state; got a draw",
         fix="Draw outside of the function and pass the numbers to it, or draw with a key: "
         "functx.random.uniform(key, shape).",
     )
+    error.state = state
+    return error
 
 
 class StateInputs(NamedTuple):

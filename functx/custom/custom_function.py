@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -17,8 +17,10 @@ from functx.core.errors import (
     ArgumentError,
     ConcretizationError,
     GradientError,
+    ImplicitDrawError,
     MissingRuleError,
 )
+from functx.core.generator_state import STATE_AVAL, GeneratorState, implicit_draw_error
 from functx.core.masks import inexact_mask, select_where
 from functx.core.named_axes import AxisNames, batched_axis_names
 from functx.core.primitive import Primitive
@@ -31,6 +33,11 @@ from functx.core.tracing import trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Dim, Dims, Flags, Function, PyTree, Value, Values
+from functx.custom.drawing_functions import (
+    DrawingFunctions,
+    call_with_states,
+    states_moved_on,
+)
 from functx.custom.rule_tracing import (
     Activity,
     Captures,
@@ -73,6 +80,8 @@ class CustomFunction:
 
     kind: str
     symbolic_zeros = False
+    original: CustomFunction
+    """The function of the user, if this one takes states of generators in its place."""
 
     def __init__(
         self,
@@ -84,6 +93,8 @@ class CustomFunction:
         copy_function_metadata(self, fun, self.kind)
         self.__name__ = function_name(fun)
         self.fun = fun
+        self.original = self
+        self.by_states: dict[Hashable, CustomFunction] = {}
         numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
         if not all(isinstance(n, int) for n in numbers) or len(set(numbers)) != len(numbers):
             raise ArgnumsError(f"{self!r}: nondiff_argnums must be distinct ints; got {numbers}")
@@ -98,6 +109,17 @@ class CustomFunction:
     def rule_functions(self) -> tuple[Function, ...]:
         """The user's rule functions; empty until they are defined."""
         raise NotImplementedError
+
+    def with_states(self, drawing: DrawingFunctions) -> CustomFunction:
+        """This function with the states that it draws from as last argument and second result.
+
+        Raises ImplicitDrawError where its rules cannot return them.
+        """
+        raise implicit_draw_error(repr(self))
+
+    def positive_nondiff_argnums(self, num_args: int) -> tuple[int, ...]:
+        """The `nondiff_argnums` of a call with `num_args` arguments, counted from the first."""
+        return tuple([n % num_args for n in self.nondiff_argnums])
 
     def is_function_of(self, other: CustomFunction) -> bool:
         """Whether `self` and `other` are one function of the user."""
@@ -141,6 +163,8 @@ class CustomFunction:
         function = self.bind_nondiff(self.fun, nondiff, len(args))
         avals = avals_of(leaves, self.kind, function, in_tree)
         primal = trace_function(function, in_tree, avals, self.kind, values=leaves)
+        if states := states_moved_on(primal):
+            return call_with_states(self, states, args)
         primal = primal.refuse_writes(repr(self))
         call = CallInfo(
             nondiff, len(args), in_tree, avals, primal.program.out_avals, primal.out_tree
@@ -152,6 +176,10 @@ class CustomFunction:
             traced = self.trace_rules(call, trace, leaves, None)
         except ConcretizationError:
             tracing = RuleTracing.DEFERRED
+        except ImplicitDrawError as error:
+            if not isinstance(error.state, GeneratorState):
+                raise
+            return call_with_states(self, (error.state,), args)
         captures.add([x for b in trace.builders for _, x in b.captures.values()])
         deferred = tracing is RuleTracing.DEFERRED or self.symbolic_zeros
         rule = (
@@ -289,9 +317,16 @@ class CustomDerivativeCall(Primitive, abstract=True):
         )
 
     def batched_rule(
-        self, size: int, dims: tuple[Dim, ...], inexact: tuple[bool, ...]
+        self,
+        size: int,
+        dims: tuple[Dim, ...],
+        inexact: tuple[bool, ...],
+        out_dims: tuple[Dim, ...],
     ) -> Callable[[tuple[Program, ...]], tuple[Program, ...]]:
-        """The rewrite of the rule's programs to those for batches of `size` along `dims`."""
+        """The rewrite of the rule's programs to those for batches of `size` along `dims`.
+
+        `out_dims` are the batch dimensions of the outputs of the function.
+        """
         raise NotImplementedError
 
     def abstract_eval(self, *avals: ShapedArray) -> Avals:
@@ -300,13 +335,22 @@ class CustomDerivativeCall(Primitive, abstract=True):
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
-        zeros = (0,) * len(self.primal.outputs)
-        primal = cached_rewrite(Batch(size, tuple(dims), zeros), self.primal)
+        out_dims = self.batched_out_dims(size, tuple(dims))
+        primal = cached_rewrite(Batch(size, tuple(dims), out_dims), self.primal)
         batch_rule = self.batched_rule(
-            size, tuple(dims), tuple(inexact_mask(self.explicit_operands(args)))
+            size, tuple(dims), tuple(inexact_mask(self.explicit_operands(args))), out_dims
         )
         batched = type(self)(primal, transform_rules(self.rule, batch_rule), self.num_consts)
-        return batched(*args), list(zeros)
+        return batched(*args), list(out_dims)
+
+    def batched_out_dims(self, size: int, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The batch dimensions of the outputs: the first one, but none for a state that the batch shares."""
+        avals = self.primal.out_avals
+        if STATE_AVAL not in avals:
+            return (0,) * len(avals)
+        _, inferred = cached_rewrite(BatchWithInferredOutDims(size, dims), self.primal)
+        pairs = zip(avals, inferred, strict=True)
+        return tuple([None if d is None and aval == STATE_AVAL else 0 for aval, d in pairs])
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.primal, values)
@@ -315,41 +359,43 @@ class CustomDerivativeCall(Primitive, abstract=True):
 class BatchJVPRule(Record):
     """The rewrite of a jvp rule to one for batches of `size` along `dims`.
 
-    `inexact` marks the operands that have tangents.
+    `inexact` marks the operands that have tangents; `out_dims` are the dimensions of the outputs.
     """
 
     size: int
     dims: tuple[Dim, ...]
     inexact: tuple[bool, ...]
+    out_dims: tuple[Dim, ...]
 
     def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
         (rule,) = programs
         count = len(self.inexact)
         primal_dims, const_dims = self.dims[:count], self.dims[count:]
         in_dims = (*primal_dims, *select_where(primal_dims, self.inexact), *const_dims)
-        return (cached_rewrite(Batch(self.size, in_dims, (0,) * len(rule.outputs)), rule),)
+        out_dims = (*self.out_dims, *[0] * (len(rule.outputs) - len(self.out_dims)))
+        return (cached_rewrite(Batch(self.size, in_dims, out_dims), rule),)
 
 
 class BatchVJPRule(Record):
     """The rewrite of a vjp rule to one for batches of `size` along `dims`.
 
-    `inexact` marks the operands that have cotangents; `outputs` counts those of the function.
+    `inexact` marks the operands that have cotangents; `out_dims` are the dimensions of the outputs.
     """
 
     size: int
     dims: tuple[Dim, ...]
     inexact: tuple[bool, ...]
-    outputs: int
+    out_dims: tuple[Dim, ...]
 
     def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
         forward, backward, *jvp_programs = programs
         _, inferred = cached_rewrite(BatchWithInferredOutDims(self.size, self.dims), forward)
-        residual_dims = tuple(inferred[self.outputs :])
-        out_dims = (0,) * self.outputs + residual_dims
+        residual_dims = tuple(inferred[len(self.out_dims) :])
+        out_dims = self.out_dims + residual_dims
         ct_dims = (0,) * (len(backward.inputs) - len(residual_dims))
         in_dims = tuple([d for d, on in zip(self.dims, self.inexact, strict=False) if on])
         batch_backward = BatchBackwardRule(self.size, (*ct_dims, *residual_dims), in_dims)
-        batch_jvp = BatchJVPRule(self.size, self.dims, self.inexact)
+        batch_jvp = BatchJVPRule(self.size, self.dims, self.inexact, self.out_dims)
         return (
             cached_rewrite(Batch(self.size, self.dims, out_dims), forward),
             cached_rewrite(batch_backward, backward),

@@ -30,6 +30,7 @@ from functx.custom.custom_function import (
     CustomFunction,
     check_captures_not_differentiated,
 )
+from functx.custom.drawing_functions import DrawingFunctions
 from functx.custom.rule_results import RuleResult, rule_source, with_symbolic_zeros
 from functx.custom.rule_tracing import (
     Activity,
@@ -137,6 +138,13 @@ class CustomJVPFunction(CustomFunction):
 
     def rule_functions(self) -> tuple[Function, ...]:
         return () if self.jvp is None else (self.jvp,)
+
+    def with_states(self, drawing: DrawingFunctions) -> CustomFunction:
+        assert self.jvp is not None
+        numbers = self.positive_nondiff_argnums(drawing.num_args)
+        drawn = CustomJVPFunction(drawing.function(self.fun), numbers)
+        drawn.defjvp(drawing.jvp_rule(self.jvp), self.symbolic_zeros)
+        return drawn
 
     def trace_rules(
         self, call: CallInfo, trace: RuleTrace, values: Values, activity: Activity | None
@@ -295,8 +303,14 @@ class CustomJVP(CustomDerivativeCall):
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         return transpose_call(self.primal, cts, args, apply_program)
 
-    def batched_rule(self, size: int, dims: tuple[Dim, ...], inexact: tuple[bool, ...]) -> Function:
-        return BatchJVPRule(size, dims, inexact)
+    def batched_rule(
+        self,
+        size: int,
+        dims: tuple[Dim, ...],
+        inexact: tuple[bool, ...],
+        out_dims: tuple[Dim, ...],
+    ) -> Function:
+        return BatchJVPRule(size, dims, inexact, out_dims)
 
 
 class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):

@@ -36,6 +36,7 @@ from functx.custom.custom_function import (
     check_captures_not_differentiated,
 )
 from functx.custom.custom_jvp import CustomJVP, full_activity, trace_jvp_rule
+from functx.custom.drawing_functions import DrawingFunctions
 from functx.custom.rule_results import (
     CustomVJPPrimal,
     RuleResult,
@@ -132,6 +133,17 @@ class CustomVJPFunction(CustomFunction):
         if self.fwd is None or self.bwd is None:
             return ()
         return (self.fwd, self.bwd) if self.jvp is None else (self.fwd, self.bwd, self.jvp)
+
+    def with_states(self, drawing: DrawingFunctions) -> CustomFunction:
+        assert self.fwd is not None and self.bwd is not None
+        numbers = self.positive_nondiff_argnums(drawing.num_args)
+        drawn = CustomVJPFunction(drawing.function(self.fun), numbers)
+        rules = drawing.forward_rule(self.fwd), drawing.backward_rule(self.bwd)
+        drawn.defvjp(*rules, symbolic_zeros=self.symbolic_zeros)
+        if self.jvp is not None:
+            drawn.defjvp(drawing.jvp_rule(self.jvp))
+            drawn.jvp_symbolic_zeros = self.jvp_symbolic_zeros
+        return drawn
 
     def trace_rules(
         self, call: CallInfo, trace: RuleTrace, values: Values, activity: Activity | None
@@ -372,8 +384,14 @@ class CustomVJP(CustomDerivativeCall):
         residuals = [ops.zeros_like(a.aval) if a in linear_vars else next(known) for a in saved]
         return self.vjp(cts, residuals, args, linear)
 
-    def batched_rule(self, size: int, dims: tuple[Dim, ...], inexact: tuple[bool, ...]) -> Function:
-        return BatchVJPRule(size, dims, inexact, len(self.primal.outputs))
+    def batched_rule(
+        self,
+        size: int,
+        dims: tuple[Dim, ...],
+        inexact: tuple[bool, ...],
+        out_dims: tuple[Dim, ...],
+    ) -> Function:
+        return BatchVJPRule(size, dims, inexact, out_dims)
 
 
 def transpose_backward_rule(

@@ -118,7 +118,7 @@ def rule_tracing(custom: CustomFunction) -> RuleTracing:
     builder = current_builder.get()
     while builder is not None:
         if type(builder) is RuleBuilder:
-            recursive += custom.is_function_of(builder.custom_function)
+            recursive += custom.original.is_function_of(builder.custom_function.original)
             total += 1
             if builder.is_deferred:
                 break

@@ -421,9 +421,10 @@ def write_state(state: Any, words: Value) -> None:
     """
     builder = current_builder.get()
     if builder is not None:
-        if not builder.returns_writes and type(state) is not Tracer:
-            raise implicit_draw_error(builder.owner)
-        Write()(builder.tracer(state), words)
+        target = builder.tracer(state)
+        if not builder.returns_writes and builder.captured_value(target.atom) is not None:
+            raise implicit_draw_error(builder.owner, state)
+        Write()(target, words)
     elif type(state) is Tracer:
         check_not_escaped(state, None)
     elif is_variable(words) and state_table.get() is None:

@@ -299,8 +299,22 @@ def test_wrong_arguments_are_told(mistake, error, text):
         mistake()
 
 
-def test_a_function_that_returns_no_state_must_not_draw():
-    square = functx.custom_jvp(lambda x: x * random.rand(3))
-    square.defjvp(lambda primals, tangents: (square(*primals), tangents[0]))
+def backward_that_draws():
+    identity = functx.custom_vjp(lambda x: x * random.rand(3))
+    identity.defvjp(lambda x: (x, None), lambda residuals, ct: (ct * random.rand(3),))
+    return functx.grad(lambda x: identity(x).sum())
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        backward_that_draws(),
+        functx.jit(lambda x: functx.lax.reduce(x, 0.0, lambda a, b: a + b * random.rand(()), (0,))),
+        lambda x: functx.linear_transpose(lambda x: x * random.rand(3), x),
+    ],
+)
+def test_a_function_that_returns_no_state_must_not_draw(fun):
+    random.seed(1)
     with pytest.raises(ImplicitDrawError, match="returns no state"):
-        functx.jit(square)(np.ones(3, "float32"))
+        fun(np.ones(3, "float32"))
+    assert random.get_state().tolist() == [1, 0]

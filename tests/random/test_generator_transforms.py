@@ -371,3 +371,71 @@ def test_transforms_of_jax_must_not_see_a_draw():
             with pytest.raises(ImplicitDrawError, match=r"Use functx\.jit"):
                 transform(f)(X if transform is not jax.vmap else ROWS)
     assert random.get_state().tolist() == [2, 0]
+
+
+def noisy_jvp(symbolic_zeros):
+    f = functx.custom_jvp(lambda x: x * random.rand(3))
+    f.defjvp(lambda primals, tangents: (f(*primals), tangents[0] * 10.0), symbolic_zeros)
+    return f
+
+
+def noisy_vjp(symbolic_zeros, draws_in_primal=True):
+    f = functx.custom_vjp(lambda x: x * random.rand(3) if draws_in_primal else x)
+
+    def forward(x):
+        x = x.value if symbolic_zeros else x
+        return x * random.rand(3), None
+
+    f.defvjp(forward, lambda residuals, ct: (ct * 10.0,), symbolic_zeros)
+    return f
+
+
+class Noisy(functx.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * random.rand(3)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 10.0
+
+
+RULES = {
+    "jvp": noisy_jvp(False),
+    "jvp with symbolic zeros": noisy_jvp(True),
+    "vjp": noisy_vjp(False),
+    "vjp with symbolic zeros": noisy_vjp(True),
+    "Function": Noisy.apply,
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_functions_with_rules_draw_and_move_the_state_on(name):
+    f = RULES[name]
+    check_same(
+        functx.jit(lambda x: f(x) + f(x)), lambda x: x * random.rand(3) + x * random.rand(3), X
+    )
+
+    def factor(shape):
+        random.rand(*shape)
+        return 10.0 * random.rand(*shape)
+
+    def product(x):
+        return (f(x) * random.rand(3)).sum()
+
+    check_same(functx.grad(product), lambda x: factor((3,)), X)
+    for mode, shape in MODES.items():
+        mapped = functx.vmap(functx.grad(product), randomness=mode)
+        check_same(mapped, lambda x, shape=shape: factor(shape) + 0 * x, ROWS)
+        summed = functx.grad(lambda x, mode=mode: functx.vmap(product, randomness=mode)(x).sum())
+        check_same(summed, lambda x, shape=shape: factor(shape) + 0 * x, ROWS)
+
+
+def test_a_forward_rule_may_draw_where_the_function_does_not():
+    f = noisy_vjp(False, draws_in_primal=False)
+    check_same(functx.grad(lambda x: (f(x) ** 2).sum()), lambda x: 20.0 * x * random.rand(3), X)
+    check_same(functx.jit(f), lambda x: x, X)
