@@ -51,7 +51,9 @@ predict = jit(vmap(lambda state, x: functional_call(models[0], state, x), in_axe
 inside, outside = predict(parameters, x), predict(parameters, x * 3)[:, abs(x[:, 0]) > 1]
 error = float(np.mean((inside.mean(axis=0) - onp.sin(2 * x)) ** 2))
 spread = float(inside.std(axis=0).mean()), float(outside.std(axis=0).mean())
-print(f"error {error:.4f}; the members differ by {spread[0]:.3f}, and without examples by {spread[1]:.3f}")
+print(
+    f"error {error:.4f}; the members differ by {spread[0]:.3f}, and without examples by {spread[1]:.3f}"
+)
 assert error < 0.05 and spread[1] > 2 * spread[0]
 
 # Member 3, by itself.
