@@ -24,8 +24,10 @@ from functx.core.errors import (
 from functx.core.replaced_state import ReplacedState, replaced_state
 from functx.core.tracer import aval_of, is_variable
 from functx.core.typing import PyTree, Value
+from functx.core.wrappers import is_wrapper
 from functx.nn.module import Module, check_keys
 from functx.numpy.joining import stack
+from functx.transforms.tracing_api import has_aval
 
 __all__ = ["create_functional_call", "functional_call", "stack_module_state"]
 
@@ -114,13 +116,9 @@ class GivenState(NamedTuple):
     def of(state: Any) -> GivenState:
         """The state that a user gave: a dictionary, several, or pairs of a name and a value."""
         given = GivenState(state, (state,)) if isinstance(state, Mapping) else _join_items(state)
-        for name in given.values:
-            if not isinstance(name, str):
-                raise StateItemsError(
-                    "functional_call: the keys of a state must be names; got "
-                    f"{type_name(name)} {short_repr(name)}",
-                    fix="Give dotted names, as module.named_parameters() does.",
-                )
+        kinds = {*map(type, given.values)}, {*map(type, given.values.values())}
+        if not (kinds[0] <= {str} and kinds[1] <= _array_types):
+            _check_items(given.values)
         return given
 
     def put(self, name: str, value: Any) -> None:
@@ -128,6 +126,28 @@ class GivenState(NamedTuple):
         for dictionary in self.dictionaries:
             if name in dictionary and isinstance(dictionary, MutableMapping):
                 dictionary[name] = value
+
+
+_array_types: set[type] = {type(None)}
+"""The types of values that were met so far, all arrays, numbers or None."""
+
+
+def _check_items(values: Mapping[Any, Any]) -> None:
+    """Raises StateItemsError for a key that is no name, and a value that is no array."""
+    for name, x in values.items():
+        if not isinstance(name, str):
+            raise StateItemsError(
+                "functional_call: the keys of a state must be names; got "
+                f"{type_name(name)} {short_repr(name)}",
+                fix="Give dotted names, as module.named_parameters() does.",
+            )
+        if not (x is None or isinstance(x, jax.Array) or is_wrapper(x) or has_aval(x)):
+            raise StateItemsError(
+                "functional_call: the values of a state must be arrays or numbers; got "
+                f"{type_name(x)} for {name!r}",
+                fix="Give an array, or leave the name out, so that the module's own value stands.",
+            )
+        _array_types.add(type(x))
 
 
 def _join_items(state: Any) -> GivenState:

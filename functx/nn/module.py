@@ -205,6 +205,10 @@ class Module:
                 return own[kind][name] if state is None else state.values[own["_serial"]][name]
         if name in own["_modules"]:
             return own["_modules"][name]
+        found: Any = getattr(type(self), name, None)
+        if hasattr(found, "__get__"):
+            # A property that raised an AttributeError, which the user is to see.
+            return found.__get__(self, type(self))
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
         )
@@ -244,6 +248,12 @@ class Module:
         if holder is None:
             object.__delattr__(self, name)
             return
+        if state_with(self._serial, name) is not None:
+            raise ModuleAttributeError(
+                f"{type(self).__name__}: a value that a functional call gave must not be deleted, since the "
+                f"module keeps its own; got `{name}`",
+                fix="Assign None, or leave the name out of the state.",
+            )
         del holder[name]
         self._not_persistent.discard(name)
         structure.changed()
@@ -259,7 +269,11 @@ class Module:
         return self._parameters, self._buffers, self._modules
 
     def _hold(self, holder: dict[str, Any], name: str, value: Any) -> None:
-        """Makes `value` the attribute `name`, in one of the dictionaries."""
+        """Makes `value` the attribute `name`, in one of the dictionaries, or in a replaced state."""
+        state = state_with(self._serial, name)
+        if state is not None:
+            state.write(self._serial, name, value)
+            return
         if holder.get(name) is value and name in holder:
             return
         if not name or "." in name or (hasattr(type(self), name) and name not in holder):

@@ -223,6 +223,10 @@ def test_an_attribute_takes_what_it_can_hold():
     assert not hasattr(net, "out") and not hasattr(net, "calls")
     with pytest.raises(AttributeError, match="'Net' object has no attribute 'weigth'"):
         net.weigth  # noqa: B018
+    Net.broken = property(lambda net: net.absent)
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        net.broken  # noqa: B018
+    del Net.broken
     plain = Variable([1.0], requires_grad=True)
     net.last = plain * 2
     assert net.last is vars(net)["last"]

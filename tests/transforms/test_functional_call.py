@@ -17,6 +17,7 @@ from functx.core.errors import (
     DuplicateKeysError,
     FunctionalCallCountError,
     GradientError,
+    ModuleAttributeError,
     ModuleTypeError,
     OutputTupleError,
     ReplacedStateError,
@@ -131,6 +132,8 @@ ITEMS = {
     "long pairs": ([("a", 1.0, 2.0)], "list with tuple"),
     "keys that are numbers": ({0: 1.0}, "got int 0"),
     "None": (None, "got None"),
+    "a value that is a text": ({"a": "one"}, "got str for 'a'"),
+    "a value that is a list": (({"b": 1.0}, {"a": [1.0]}), "got list for 'a'"),
 }
 
 
@@ -163,6 +166,30 @@ def test_strict_names_are_those_of_the_module():
 def test_what_is_no_module_is_refused(thing):
     with pytest.raises(ModuleTypeError, match=r"must be an nn\.Module.*; got "):
         functional_call(thing, {}, 2.0)
+
+
+def test_none_is_a_value():
+    module = nn.Module()
+    module.bias = nn.Parameter(1.0)
+    module.forward = lambda x: x if module.bias is None else x + module.bias
+    assert functional_call(module, {"bias": None}, 2.0) == 2.0 and float(module(2.0)) == 3.0
+
+
+def test_what_a_call_does_to_attributes_by_name_is_done_to_the_state():
+    module, state = Affine(1.0), {"n": 5, "a": 3.0}
+    module.forward = lambda x: module.register_buffer("n", module.n + 1)
+    functional_call(module, state, 1.0)
+    assert int(state["n"]) == 6 and int(module.n) == 0
+    module.forward = lambda x: setattr(module, "a", module.a * 2)
+    functional_call(module, state, 1.0)
+    assert float(state["a"]) == 6 and float(module.a) == 2
+    module.forward = lambda x: delattr(module, "a")
+    with pytest.raises(ModuleAttributeError, match=r"must not be deleted.*; got `a`"):
+        functional_call(module, state, 1.0)
+    module.forward = lambda x: setattr(module, "more", nn.Parameter(1.0))
+    functional_call(module, state, 1.0)
+    assert float(functional_call(module, {"more": 4.0}, 1.0) or module.more) == 1.0
+    assert "more" in dict(module.named_parameters())
 
 
 def test_all_is_put_back_after_an_error_and_written_buffers_land():
