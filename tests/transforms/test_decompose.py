@@ -523,6 +523,30 @@ def test_what_the_lowering_opens_up_consists_of_what_it_emits(cls):
         assert eqn.primitive.has_rule("lower")
 
 
+def test_trace_is_make_ir_under_pytorchs_order_of_arguments():
+    def f(x):
+        return silu(x) * w
+
+    w = onp.full(3, 2, "float32")
+    table = decomp.get_decompositions(["silu"])
+    program = functx.trace(f, table)(w)
+    assert [eqn.primitive.name for eqn in program] == ["logistic", "mul", "mul"]
+    assert functx.trace(f)(w) == functx.make_ir(f)(w)
+    program.lint()
+    # It runs on new values, holds what was captured, and is transformed like a function.
+    onp.testing.assert_allclose(program(w - 2), onp.zeros(3))
+    slopes = functx.trace(decompositions=table)(functx.vmap(functx.grad(program_of_one(program))))
+    assert slopes(onp.zeros((2, 3), "float32")).out_avals[0].shape == (2, 3)
+    with pytest.raises(ConcretizationError, match=r"`if`(.|\n)*test_decompose.py"):
+        functx.trace(lambda x: x if x.sum() > 0 else -x)(w)
+    with pytest.raises(ArgumentError, match="trace: the first argument must be a function"):
+        functx.trace(3)
+
+
+def program_of_one(program):
+    return lambda x: program(x).sum()
+
+
 # The checks of `functx.testing`
 
 
