@@ -255,7 +255,7 @@ class _Parser:
     def length(self) -> int:
         if not self.token.text.isdecimal():
             raise self.error("a length")
-        return int(self.next().text)
+        return self.construct(self.token, int, self.next().text)
 
     def dtype(self) -> DType:
         token = self.token
@@ -410,7 +410,7 @@ class _Parser:
         token = self.next()
         kind, text = token.kind, token.text
         if kind == "number":
-            return _number(text)
+            return self.construct(token, _number, text)
         if kind == "complex":
             return self.construct(token, complex, text)
         if kind == "string":
@@ -525,7 +525,7 @@ class _Parser:
 
     def scalar(self, token: Token) -> complex:
         if token.kind == "number":
-            return _number(token.text)
+            return self.construct(token, _number, token.text)
         if token.kind == "complex":
             return self.construct(token, complex, token.text)
         if token.text in ("True", "False"):

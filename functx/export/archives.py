@@ -157,7 +157,10 @@ def contents_of_archive(archive: Archive) -> Contents:
         return _read_contents(archive)
     except FunctxError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        *(ArithmeticError, AttributeError, LookupError),
+        *(RecursionError, TypeError, ValueError),
+    ) as error:
         raise ExportFileError(
             "load: the manifest of a saved program must describe it as this version of functx does; got "
             f"{type(error).__name__}: {error}",

@@ -16,7 +16,7 @@ from functx.core.program import Program
 from functx.core.program_editing import cast_scalar, replace_program_fields
 from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import aval_of, current_builder, recording_operand, variables
+from functx.core.tracer import aval_of, recording_operand, variables
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
 from functx.core.typing import PyTree
@@ -36,7 +36,7 @@ from functx.export.files import (
     save_archive,
 )
 from functx.export.signature import Signature
-from functx.lowering.jax_bridge import jax_is_tracing
+from functx.lowering.jit import is_outermost
 from functx.lowering.portable import portable_text
 from functx.transforms.aliasing import (
     copy_transform_results,
@@ -119,6 +119,9 @@ class Exported:
         """The structure of the result; None if a call returns the outputs of the program."""
         return self._interface.out_tree
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return deserialize, (self.serialize(),)
+
     def __repr__(self) -> str:
         return f"Exported({self.fun_name}, platforms={self.platforms})"
 
@@ -135,12 +138,12 @@ class Exported:
         ExportError for a written argument that shares memory with another.
         """
         interface, compiled = self._interface, self._compiled
-        is_outermost = current_builder.get() is None and not jax_is_tracing()
+        computes = is_outermost()
         with enabled_types(interface):
             if (
                 compiled is not None
                 and compiled.takes_arguments_as_given
-                and is_outermost
+                and computes
                 and not variables.exist
             ):
                 with suppress(OtherTypes, TypeError, ValueError, OverflowError):
@@ -149,7 +152,7 @@ class Exported:
             leaves = [self._check_argument(i, x) for i, x in given]
             if interface.written:
                 self._check_memory(leaves)
-            if compiled is not None and is_outermost and recording_operand(leaves) is None:
+            if compiled is not None and computes and recording_operand(leaves) is None:
                 result, new = compiled(*interface.unflatten(leaves))
                 # They are right, but must be converted in each call.
                 compiled.takes_arguments_as_given &= variables.exist

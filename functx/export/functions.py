@@ -56,7 +56,7 @@ def export(fun: Function, *, platforms: Sequence[str] | None = None) -> Callable
             else FunctionalizedFunction(fun, "mutations")
         )
         traced = pure.trace(None, [abstractify(x) for x in leaves], in_tree)
-        constants = constant_values(traced.program.name, traced.captured)
+        constants = constant_values(f"export({traced.program.name})", traced.captured)
         names = input_names(traced.program)
         written = {
             f"output_{len(traced.out_avals) + k}": names[i] for k, i in enumerate(traced.written)

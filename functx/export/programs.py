@@ -100,6 +100,11 @@ def program_of_texts(texts: ProgramTexts, key: Hashable) -> Program:
             "which " + error.problem.removeprefix("Program.parse: "),
             *error.details,
         ) from None
+    except RecursionError:
+        raise ExportFileError(
+            "load: the text of a saved program must not be nested without end; got more brackets than "
+            "can be read",
+        ) from None
 
 
 def parse_texts(program: str, rules: Sequence[Sequence[str]], key: Hashable) -> Program:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from functx.export.structures import JSON
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,20 +88,25 @@ def signature_to_json(signature: Signature) -> JSON:
 
 def signature_from_json(value: JSON) -> Signature:
     """The signature of its JSON; ValueError for other parts than names."""
-    parts = _names_of(value)
+    parts = {**value}
     backward = parts["backward_signature"]
     if backward is not None:
-        parts["backward_signature"] = BackwardSignature(**_names_of(backward))
-    return Signature(**parts)
+        parts["backward_signature"] = _of_names(BackwardSignature, {**backward})
+    return _of_names(Signature, parts)
 
 
-def _names_of(value: JSON) -> dict[str, Any]:
-    """The parts of a signature, with tuples for lists; each must be a name, or consist of names."""
-    parts: dict[str, Any] = {}
-    for name, part in value.items():
-        is_table = type(part) is dict and name != "backward_signature"
-        texts = [*part, *part.values()] if is_table else part if type(part) is list else []
-        if not all(type(text) is str for text in texts):
-            raise ValueError(f"{name} must consist of names")
-        parts[name] = tuple(part) if type(part) is list else part
-    return parts
+def _of_names(cls: type[T], parts: dict[str, Any]) -> T:
+    """The `cls` of these parts, lists as tuples; each part must consist of names, as its type says."""
+    for part in fields(cls):  # type: ignore[arg-type]
+        value, kind = parts[part.name], str(part.type)
+        if kind.startswith("tuple"):
+            parts[part.name] = tuple(value)
+            texts, is_right = value, type(value) is list
+        elif kind.startswith("Mapping"):
+            texts, is_right = [*value, *value.values()], type(value) is dict
+        else:
+            is_name = kind.startswith("str") and value is not None
+            texts, is_right = [value] if is_name else [], True
+        if not is_right or not all(type(text) is str for text in texts):
+            raise ValueError(f"{part.name} must consist of names")
+    return cls(**parts)

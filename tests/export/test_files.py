@@ -1,5 +1,6 @@
 """Files of exported programs: whole, cut, altered, newer, hostile, and read by another process."""
 
+import copy
 import io
 import json
 import pickle
@@ -281,3 +282,63 @@ def test_another_process_runs_and_differentiates_a_file_without_this_code(tmp_pa
     expected = [*model({"v": x}, 2.0), functx.grad(loss)(x), functx.hessian(loss)(x)]
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def replaced_at_random(text, random):
+    """`text` with a few characters changed, removed, repeated or put in."""
+    parts = ["(", "1e999", "9" * 5000, "nan", "f64", "<f>", "@sin", "-1", "SavedRules(number=0)"]
+    for _ in range(random.randint(1, 3)):
+        i, j = random.randrange(len(text)), random.randrange(len(text))
+        new = random.choice(
+            ["", text[j : j + 9], random.choice(parts), chr(random.randrange(32, 127))]
+        )
+        text = text[:i] + new + text[i + random.randint(0, 2) :]
+    return text
+
+
+def with_another_part(value, random):
+    """The JSON `value` with another value somewhere."""
+    value = json.loads(json.dumps(value))
+    places, pending = [], [value]
+    while pending:
+        part = pending.pop()
+        keys = [*part] if isinstance(part, dict) else range(len(part))
+        places += [(part, key) for key in keys]
+        pending += [part[key] for key in keys if isinstance(part[key], (dict, list))]
+    part, key = random.choice(places)
+    part[key] = random.choice(
+        [None, 0, -1, True, "x", [], {}, [1], {"node": "list"}, "f32", 10**30]
+    )
+    return value
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hostile_files_are_read_or_refused(data, seed):
+    random, archive = Random(seed), archive_of_bytes(data)
+    text = archive.texts["program"]
+    for _ in range(60):
+        changed = {**archive.texts, "program": replaced_at_random(text, random)}
+        manifest = with_another_part(archive.manifest, random)
+        for each in (archive._replace(texts=changed), archive._replace(manifest=manifest)):
+            try:
+                loaded = export.deserialize(archive_to_bytes(each))
+                assert loaded.program and str(loaded.signature)
+            except (ExportFileError, UnregisteredNameError):
+                pass
+
+
+def test_brackets_without_end_are_refused(data):
+    text = archive_of_bytes(data).texts["program"]
+    deep = text.replace("tanh", f"reduce_sum[axes={'(' * 3000}{')' * 3000}]", 1)
+    loaded = export.deserialize(altered(data, texts={"program": deep}))
+    with pytest.raises(ExportFileError, match="nested without end"):
+        _ = loaded.program
+
+
+def test_exported_programs_are_pickled_and_copied_as_their_files(data):
+    for again in (
+        pickle.loads(pickle.dumps(export.export(f)(x))),
+        copy.deepcopy(export.deserialize(data)),
+    ):
+        assert again.serialize() == data
+        np.testing.assert_allclose(again(x)["out"], f(x)["out"], rtol=1e-6)
