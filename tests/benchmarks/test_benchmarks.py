@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.benchmarks import compiled_walks, imperative, repeats, tasks
+from tests.benchmarks import compiled_walks, imperative, repeats, saved_programs, tasks
 from tests.benchmarks.frameworks import FUNCTX, JAX
 from tests.benchmarks.limits import lines_of
 from tests.benchmarks.measures import Calls, Options, Row, growth, shown
@@ -106,3 +106,10 @@ def test_tasks_of_compiled_walks_give_rows():
     ]
     assert [row.task for row in rows] == ["walk", "walk_hit", "walk_hit_node", "hook_of_hit"]
     assert all(len(row.found) == 1 for row in rows)
+
+
+def test_saved_programs_are_timed(monkeypatch):
+    monkeypatch.setattr(saved_programs, "LAYERS", 1)
+    found = saved_programs.rows(turns=1, calls=2)
+    assert [name for name, *_ in found] == ["first_run", "call1", "call100"]
+    assert all(ours > 0 and theirs > 0 for _, ours, theirs, _ in found)
