@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
@@ -21,9 +22,10 @@ from functx.core.config import contextual_key
 from functx.core.errors import RuleError, type_name
 from functx.core.functionalization import Functionalize, build_functionalized
 from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
+from functx.core.parsing import parse_program
 from functx.core.program import Program, Var
 from functx.core.replaced_state import replaced_state, state_of_call
-from functx.core.rewriting import cached_rewrite, user_rule_runs
+from functx.core.rewriting import Record, cached_rewrite, user_rule_runs
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder, run_and_finish
 from functx.core.tree import TreeDef
@@ -195,62 +197,89 @@ class TransformedRules(NamedTuple):
 
 
 class RuleTable:
-    """The programs of the rules of a saved program, by number. Tables of equal keys are equal."""
+    """The programs of the rules of a saved program, by number, and their texts.
 
-    def __init__(self, key: Hashable, read: Callable[[int], Programs]):
-        self.key, self.read = key, read
+    The name follows from the texts. Texts of programs in this process state it; those in a file do
+    not, and belong to the table of the file.
+    """
+
+    def __init__(self, name: str, texts: tuple[tuple[str, ...], ...]):
+        self.name, self.texts = name, texts
         self.found: dict[int, Programs] = {}
 
+    @staticmethod
+    def of_texts(texts: tuple[tuple[str, ...], ...]) -> RuleTable:
+        """The table of rules with these texts, the one that is loaded if there is one."""
+        name = sha256("\0".join([part for rule in texts for part in (*rule, "")]).encode())
+        table = RuleTable(name.hexdigest()[:32], texts)
+        return _tables.setdefault(table.name, table)
+
     def programs(self, number: int) -> Programs:
-        """The programs of rule `number`, read at the first use."""
+        """The programs of rule `number`, read at the first use; RuleError if there is no such rule."""
         if number not in self.found:
+            if not 0 <= number < len(self.texts):
+                raise RuleError(
+                    "a saved program must have the rules that it names; got the number "
+                    f"{number} of {len(self.texts)}"
+                )
             with use_rule_table(self):
-                self.found[number] = self.read(number)
+                self.found[number] = tuple([parse_program(text) for text in self.texts[number]])
         return self.found[number]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RuleTable) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+    def __reduce__(self) -> tuple[object, ...]:
+        return RuleTable.of_texts, (self.texts,)
 
 
-_rule_table: ContextVar[RuleTable | None] = ContextVar("rule_table", default=None)
+_tables: WeakValueDictionary[str, RuleTable] = WeakValueDictionary()
+_current_table: ContextVar[RuleTable | None] = ContextVar("rule_table", default=None)
 
 
 @contextmanager
 def use_rule_table(table: RuleTable) -> Iterator[None]:
-    """Makes `table` that of the saved rules made in this context, as when their text is parsed."""
-    token = _rule_table.set(table)
+    """Makes `table` that of saved rules whose texts name none, as in the texts of its file."""
+    token = _current_table.set(table)
     try:
         yield
     finally:
-        _rule_table.reset(token)
+        _current_table.reset(token)
 
 
-def _current_rule_table() -> RuleTable:
-    table = _rule_table.get()
-    if table is None:
-        raise RuleError(
-            "saved rules must be read with the file that holds their programs; got the text alone",
-            fix="Load the file with functx.export.load.",
-        )
-    return table
-
-
-@dataclass(frozen=True)
-class SavedRules:
+class SavedRules(Record):
     """The rules with a number in the table of a saved program, for derivatives of every activity.
 
     A rule whose program calls its own function, and so itself, has a finite text by its number.
+
+    Raises RuleError for the name of a table that is not loaded.
     """
 
     number: int
-    table: RuleTable = field(init=False, repr=False, default_factory=_current_rule_table)
+    table: str = ""
+
+    def __init__(self, number: int, table: str = ""):
+        current = _current_table.get()
+        found = _tables.get(table) if table else current
+        if found is None or (table and current is not None):
+            raise RuleError(
+                "saved rules must be read with the file that holds their programs, which is loaded; got "
+                f"the rules {number} of {table or 'no file'}",
+                fix="Load the file with functx.export.load, and keep what it returns.",
+            )
+        super().__init__(number, found.name)
+        self.__dict__["rules"] = found
 
     def programs(self, _activity: Activity) -> Programs:
         """The programs of the rules."""
-        return self.table.programs(self.number)
+        rules: RuleTable = self.__dict__["rules"]
+        return rules.programs(self.number)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore_saved_rules, (self.number, self.__dict__["rules"])
+
+
+def _restore_saved_rules(number: int, table: RuleTable) -> SavedRules:
+    """The rules of a pickle."""
+    with use_rule_table(table):
+        return SavedRules(number)
 
 
 DEFERRED_RULES = (LazyRules, TransformedRules, SavedRules)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import jax
@@ -237,11 +236,8 @@ def _check_consistent(interface: Interface, constants: int) -> None:
 
 def _read_program(texts: ProgramTexts, interface: Interface) -> Program:
     """The program of its texts; ExportFileError if it has other types than the interface."""
-    key = sha256(
-        "\0".join([text for rule in texts.rules for text in (*rule, "")]).encode()
-    ).digest()
     with enabled_types(interface):
-        program = program_of_texts(texts, key)
+        program = program_of_texts(texts)
     for kind, stated, found in (
         ("inputs", interface.in_avals, program.in_avals),
         ("outputs", interface.out_avals, program.out_avals),

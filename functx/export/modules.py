@@ -42,10 +42,10 @@ from functx.transforms.tracing_api import abstractify, has_aval
 def module(
     module: Any,
     args: Sequence[PyTree],
-    kwargs: Mapping[str, PyTree] | None = None,
-    *,
     trace_joint: bool,
     output_loss_index: int | None = None,
+    *,
+    kwargs: Mapping[str, PyTree] | None = None,
     platforms: Sequence[str] | None = None,
 ) -> Exported:
     """The `Exported` of a module for these arguments, with its parameters and buffers as inputs.

@@ -57,10 +57,8 @@ def program_to_texts(program: Program) -> ProgramTexts:
             for eqn in sub:
                 _check_has_text(program.name, eqn)
     texts = str(detached), tuple([tuple([str(p) for p in found]) for found in rules.found])
-    again = parse_texts(*texts, rules.table.key)
-    if again != detached or any(
-        rules.table.programs(i) != found for i, found in enumerate(rules.found)
-    ):
+    again, again_rules = _parse_texts(*texts, RuleTable("", texts[1]))
+    if again != detached or again_rules != rules.found:
         raise ExportError(
             f"{program.name}: a program must be read as it is printed to be saved; got another one"
         )
@@ -90,35 +88,44 @@ def check_registered(texts: ProgramTexts) -> None:
         )
 
 
-def program_of_texts(texts: ProgramTexts, key: Hashable) -> Program:
-    """The program of its texts; `key` is equal for equal rules. ExportFileError for texts of no program."""
+def program_of_texts(texts: ProgramTexts) -> Program:
+    """The program of its texts; ExportFileError for texts of no program."""
+    table = RuleTable.of_texts(texts.rules)
     try:
-        return parse_texts(texts.program, texts.rules, key)
+        program, rules = _parse_texts(texts.program, texts.rules, table)
+    except RecursionError:
+        raise ExportFileError(
+            "load: the text of a saved program must not be nested without end; got more brackets than "
+            "can be read"
+        ) from None
     except ParseError as error:
         raise ExportFileError(
             "load: the text of a saved program must be a program of this version of functx; got one of "
             "which " + error.problem.removeprefix("Program.parse: "),
             *error.details,
         ) from None
-    except RecursionError:
+    numbers = {
+        eqn.primitive.rule.number
+        for each in (program, *[p for programs in rules for p in programs])
+        for sub in each.walk()
+        for eqn in sub
+        if isinstance(eqn.primitive, CustomDerivativeCall)
+        and isinstance(eqn.primitive.rule, SavedRules)
+    }
+    if unknown := numbers - {*range(len(rules))}:
         raise ExportFileError(
-            "load: the text of a saved program must not be nested without end; got more brackets than "
-            "can be read",
-        ) from None
+            f"load: a saved program must have the rules that it names; got no rule {min(unknown)}"
+        )
+    table.found.update(enumerate(rules))
+    return program
 
 
-def parse_texts(program: str, rules: Sequence[Sequence[str]], key: Hashable) -> Program:
-    """The program of a text, in which rules are numbers of those in the texts `rules`."""
-
-    def read(number: int) -> Programs:
-        if not 0 <= number < len(rules):
-            raise ExportFileError(
-                f"load: a saved program must have the rules that it names; got no rule {number}"
-            )
-        return tuple([_parse(text) for text in rules[number]])
-
-    with use_rule_table(RuleTable(key, read)):
-        return _parse(program)
+def _parse_texts(
+    program: str, rules: Sequence[Sequence[str]], table: RuleTable
+) -> tuple[Program, list[Programs]]:
+    """The program of a text, and those of its rules, which texts name by their numbers in `table`."""
+    with use_rule_table(table):
+        return _parse(program), [tuple([_parse(text) for text in found]) for found in rules]
 
 
 def _parse(text: str) -> Program:
@@ -171,7 +178,7 @@ class _RuleCollector:
         """Another rule with a number, for which the same program is expected."""
         self.found: list[Programs] = []
         self.detached: dict[Program, Program] = {}
-        self.table = RuleTable(object(), self.found.__getitem__)
+        self.table = RuleTable("", ())
 
     def all_programs(self) -> Iterator[Program]:
         """The programs of all rules."""

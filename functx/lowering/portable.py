@@ -17,8 +17,8 @@ from functx.core.config import outline_mode
 from functx.core.errors import ExportFileError
 from functx.core.program import Program
 from functx.core.types import ShapedArray
-from functx.core.typing import IRValue
-from functx.lowering.functx_call import jit_program
+from functx.core.typing import IRValue, Value
+from functx.lowering.functx_call import bind_functx_call, jit_program
 from functx.lowering.jax_bridge import JaxAval, jax_aval
 from functx.lowering.stablehlo_emitter import ModuleEmitter
 
@@ -86,6 +86,14 @@ def _abstract_eval_portable_call(*_: JaxAval, program: PortableProgram) -> list[
 
 
 portable_call.def_abstract_eval(_abstract_eval_portable_call)
+
+
+def _evaluate_portable_call(*args: Value, program: PortableProgram) -> list[Value]:
+    # Reached without jit, as for the equation that makes a nan, which the program shows.
+    return bind_functx_call(program.make_program(), args)
+
+
+portable_call.def_impl(_evaluate_portable_call)
 
 
 def _lower_portable_call(

@@ -1,5 +1,6 @@
 """Exported functions: their calls, transforms and signatures, before and after they are saved."""
 
+import pickle
 from collections import OrderedDict, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -18,10 +19,13 @@ from functx.core.errors import (
     CapturedWriteError,
     ExportError,
     ImmutableArrayError,
+    NonFiniteError,
+    ParseError,
     TreeError,
     UnregisteredNameError,
     ValueRangeError,
 )
+from functx.core.program import Program
 from functx.testing.random_functions import RandomFunction, random_arguments
 from functx.testing.rule_cases import primitive_under_test
 from tests.ops.registry import SAMPLES
@@ -598,3 +602,36 @@ def test_arguments_are_converted_in_every_call_and_mistakes_change_nothing():
     np.testing.assert_allclose(again(x, 2.0), 2 * x)
     assert float(jax.jit(lambda v: again(v, 2.0).sum())(x)) == 3.0
     assert float(jax.grad(lambda v: again(v, 2.0).sum())(x)[0]) == 2.0
+
+
+def test_programs_of_loaded_functions_print_parse_and_are_pickled(loaded):
+    program = functx.make_ir(loss_of(loaded))(x)
+    parsed, copied = Program.parse(str(program)), pickle.loads(pickle.dumps(program))
+    assert "table='" in str(program) and parsed == copied == program
+    expected = functx.hessian(loss_of(model))(x)
+    for f in (copied, lambda v: parsed(v, *program.captured)[0]):
+        np.testing.assert_allclose(functx.hessian(f)(x), expected, rtol=2e-5)
+    with pytest.raises(ParseError, match="with the file that holds their programs"):
+        Program.parse(str(loaded))
+
+
+def test_exported_functions_are_exported_again(loaded):
+    gradient = saved(functx.grad(loss_of(loaded)), x)
+    np.testing.assert_allclose(gradient(x), functx.grad(loss_of(model))(x), rtol=2e-5)
+    np.testing.assert_allclose(
+        functx.jacfwd(gradient)(x), functx.hessian(loss_of(model))(x), rtol=2e-5
+    )
+
+
+def test_a_loaded_function_runs_without_jit_and_shows_the_origin_of_nans():
+    again = saved(lambda v: xp.log(v) + 1.0, x, platforms=None)
+    with jax.disable_jit():
+        np.testing.assert_allclose(again(x * x), np.log(x * x) + 1.0, rtol=1e-6)
+    with jax.debug_nans(True), pytest.raises(NonFiniteError, match="log"):
+        again(-x * x)
+
+
+def test_the_derivative_of_a_loaded_function_is_verified():
+    again = saved(lambda v: sine(v).sum(), x)
+    with functx.config.set(verify=True):
+        np.testing.assert_allclose(functx.grad(again)(x), 2.0 * np.cos(x), rtol=1e-6)

@@ -37,9 +37,7 @@ def tracked(value=x):
 
 def exported(forward, args, joint=False, loss=None, tied=False, **kwargs):
     """The exported module after it was saved and loaded."""
-    made = export.module(
-        Model(forward, tied), args, kwargs, trace_joint=joint, output_loss_index=loss, platforms=()
-    )
+    made = export.module(Model(forward, tied), args, joint, loss, kwargs=kwargs, platforms=())
     loaded = export.deserialize(made.serialize())
     assert loaded.signature == made.signature
     return loaded
