@@ -22,7 +22,6 @@ from functx.core.config import contextual_key
 from functx.core.errors import RuleError, type_name
 from functx.core.functionalization import Functionalize, build_functionalized
 from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
-from functx.core.parsing import parse_program
 from functx.core.program import Program, Var
 from functx.core.replaced_state import replaced_state, state_of_call
 from functx.core.rewriting import Record, cached_rewrite, user_rule_runs
@@ -217,6 +216,8 @@ class RuleTable:
     def programs(self, number: int) -> Programs:
         """The programs of rule `number`, read at the first use; RuleError if there is no such rule."""
         if number not in self.found:
+            from functx.core.parsing import parse_program
+
             if not 0 <= number < len(self.texts):
                 raise RuleError(
                     "a saved program must have the rules that it names; got the number "
