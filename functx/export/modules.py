@@ -8,17 +8,18 @@ from typing import Any, NamedTuple
 
 import jax
 
+from functx import ops
 from functx.aot.analysis import Analysis, analyze_call
 from functx.aot.joint import join_gradients
 from functx.aot.meta import Meta
 from functx.core import tree
 from functx.core.errors import ArgumentError, ExportError, type_name
 from functx.core.masks import indices_where
-from functx.core.program import Program
+from functx.core.program import Equation, Part, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.tracer import aval_of, is_variable
 from functx.core.tree import TreeDefWithStatic
-from functx.core.types import is_floating, is_inexact
+from functx.core.types import is_complex, is_floating, is_inexact
 from functx.core.typing import Flags, PyTree
 from functx.core.wrappers import is_wrapper
 from functx.export.archives import Contents
@@ -58,7 +59,8 @@ def module(
 
     With `trace_joint`, the gradients of the output number `output_loss_index` follow, in the
     parameters and arguments that require one (Variables); they are zeros where it does not depend on
-    them. No other output may require a gradient. `platforms` are as for `export`.
+    them. They are those that `backward` gives, for complex values the conjugates of those of
+    `functx.grad`. No other output may require a gradient. `platforms` are as for `export`.
 
     Raises ExportError, with the reason, for a module that has no such program: one that writes to
     something that requires a gradient, or shares memory with another argument, or gives a buffer
@@ -111,7 +113,8 @@ def module(
     if trace_joint:
         loss = num_new + check_loss(meta, output_loss_index, label)
         mask = [i == loss for i in range(count)]
-        program = join_gradients(program, active, mask, zeros=True, is_loss=True).program
+        joint = join_gradients(program, active, mask, zeros=True, is_loss=True).program
+        program = conjugate_outputs(joint, count)
     program = replace_program_fields(program, name=type(module).__name__, in_names=names.copy)
     state = {name: copied_value(x) for name, x in call.state.items()}
     return Exported(
@@ -300,6 +303,21 @@ def check_loss(meta: Meta, number: object, label: str) -> int:
             fix="Compute it from parameters, or from arguments that are Variables.",
         )
     return loss
+
+
+def conjugate_outputs(program: Program, start: int) -> Program:
+    """`program` with the conjugates of its complex outputs from number `start` on."""
+    equations = {
+        atom: Equation.of(ops.Conj(), [atom]).replace(part=Part.BACKWARD)
+        for atom in program.outputs[start:]
+        if is_complex(atom.aval.dtype)
+    }
+    outputs = [equations[a].outputs[0] if a in equations else a for a in program.outputs[start:]]
+    return replace_program_fields(
+        program,
+        equations=[*program.equations, *equations.values()],
+        outputs=[*program.outputs[:start], *outputs],
+    )
 
 
 def module_signature(

@@ -102,6 +102,20 @@ def test_a_joint_program_gives_what_backward_gives():
     check(loaded(*loaded.state_dict.values(), x, weights), model.n, loss.detach(), *gradients)
 
 
+def test_gradients_of_complex_parameters_are_those_of_backward():
+    class Complex(nn.Module):
+        def __init__(self):
+            self.w = nn.Parameter(np.array([1 + 2j, 3 - 1j], "complex64"))
+
+        def forward(self, v):
+            return xp.sum(xp.real(self.w * v) ** 2 + xp.imag(self.w * self.w * v))
+
+    model, v = Complex(), np.array([1 + 1j, 2 - 1j], "complex64")
+    made = export.module(model, (v,), True, 0)
+    model(v).backward()
+    check(made(*made.state_dict.values(), v)[1:], model.w.grad)
+
+
 def test_a_gradient_is_zero_where_the_loss_does_not_depend():
     loaded = exported(lambda m, v: (m.w * v).sum(), (x,), joint=True, loss=0)
     check(loaded(*loaded.state_dict.values(), x), 12.0, x, 0.0)
