@@ -27,6 +27,7 @@ from functx.custom.rule_tracing import (
     use_rule_table,
 )
 from functx.interop.custom_rules import JaxDerivativeRule
+from functx.interop.translation import JaxCall, JaxOperation
 from functx.ops.callbacks import HostPrimitive
 
 MAX_RULES = 64
@@ -222,6 +223,9 @@ class _RuleCollector:
 
     def equation_without_deferred(self, eqn: Equation) -> Equation:
         primitive = eqn.primitive
+        if isinstance(primitive, JaxCall):
+            operation = JaxOperation.of_function(primitive.function)
+            return eqn if operation is None else eqn.replace(primitive=JaxCall(operation))
         if not isinstance(primitive, CustomDerivativeCall):
             return eqn
         rule = primitive.rule

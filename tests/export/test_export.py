@@ -635,3 +635,21 @@ def test_the_derivative_of_a_loaded_function_is_verified():
     again = saved(lambda v: sine(v).sum(), x)
     with functx.config.set(verify=True):
         np.testing.assert_allclose(functx.grad(again)(x), 2.0 * np.cos(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda v: jax.numpy.fft.rfft(v).real,
+        lambda v: jax.numpy.convolve(v, v),
+        lambda v: jax.lax.igamma(v + 2.0, v + 2.0),
+        lambda v: jax.random.gamma(jax.random.key(0), v + 2.0),
+    ],
+    ids=["fft", "convolve", "igamma", "gamma"],
+)
+def test_operations_that_jax_alone_has_are_saved(fun):
+    again = saved(fun, x)
+    assert "jax_call[function=JaxOperation" in str(again)
+    np.testing.assert_allclose(again(x), functx.jit(fun)(x), rtol=1e-6)
+    found, expected = [functx.grad(lambda v, f=f: (f(v) ** 2).sum())(x) for f in (again, fun)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
