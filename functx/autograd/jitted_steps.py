@@ -19,9 +19,10 @@ from functx.autograd.modes import current_modes
 from functx.autograd.nodes import operand_watch, saving_hooks
 from functx.autograd.recorded import Failure, Recorded, constant, ownership, step_traces
 from functx.autograd.recording import calls_python
-from functx.autograd.step_trace import StepTrace, TracedStep, hook_keys_of
+from functx.autograd.step_trace import StepEnd, StepTrace, TracedStep, hook_keys_of
 from functx.autograd.variable import Variable, make_variable, open_level
 from functx.autograd.variable_places import PlaceSearch, VariablePlaces
+from functx.autograd.views import ViewOf
 from functx.core import tree
 from functx.core.caches import Cache
 from functx.core.errors import AutogradError, EscapedTracerError
@@ -166,19 +167,19 @@ def trace_step(
 
     found: list[Variable] = []
 
-    def run() -> Callable[[], TracedStep]:
+    def run() -> StepEnd:
         for variable in (running_walk, operand_watch):
             variable.set(None)
         with trace.active():
             args = [trace.add_argument(aval) for aval in avals]
             results = flat.flatten_result(flat.call(args))
-            complete = trace.gather(args, results)
+            end = trace.gather(args, results)
             found.extend([state.variable for state in trace.states])
-            return complete
+            return end
 
     # Modes that the function sets end with the trace.
     try:
-        complete = copy_context().run(run)
+        end = copy_context().run(run)
     except EscapedTracerError as error:
         if error.problem.endswith(f"] of {trace.owner}, which has ended") and error.details:
             error.fix = (
@@ -187,7 +188,8 @@ def trace_step(
                 "after that act, or write it to a Variable (m[...] = value)."
             )
         raise
-    return JittedStep(complete(), flat.out_tree, len(avals), search.places_of(found)), found
+    traced = trace.complete(end, len(avals))
+    return JittedStep(traced, flat.out_tree, len(avals), search.places_of(found)), found
 
 
 class JittedStep:
@@ -226,7 +228,7 @@ class JittedStep:
     def donated_owners(self) -> Iterator[tuple[int, int]]:
         """The owners that the program reads and that nothing else needs after it, each with a new value."""
         traced = self.traced
-        numbers = [c.value for c in traced.changes] + [g.value for g in traced.new_grads]
+        numbers = [c.value for c in traced.changes] + [x.value for x in traced.new_variables]
         numbers += [*traced.results, *traced.written.values(), *[k for _, k in traced.kept]]
         # A new value that several Variables get takes the memory of one.
         by_value = {
@@ -290,6 +292,44 @@ class JittedStep:
             watch(found)
         arguments = [x.read() if isinstance(x, Variable) else x for x in leaves]
         owners = [found[i]._recorded for i in traced.owners]
+        values, reused = self.operands(arguments, owners)
+        try:
+            outs = self.compute(values)
+        except BaseException as error:
+            mark_interrupted(owners, error)
+            raise
+        results = StepResults(self, outs, arguments, owners)
+        for k, number in reused:
+            results.computed[number] = owner = owners[k]
+            owner.value = outs[number]
+        for variable, number, versions, writes in self.writes:
+            x = found[variable]
+            x._recorded = results[number]
+            counter = x._counter or x.version_counter
+            counter.add(versions, writes)
+        if self.changes_more:
+            self.change_rest(found, results)
+        for stored, number in traced.kept:
+            give_value(stored, results[number])
+        for state, number in traced.generators:
+            state.store(results[number].compute())
+        returned = [make_variable(results[number], None) for number in traced.results]
+        if traced.written:
+            written = {
+                i: make_variable(results[number], None)
+                for i, number in traced.written.items()
+                if isinstance(leaves[i], (np.ndarray, Variable))
+            }
+            write_back_arguments(leaves, written)
+        return tree.unflatten(self.out_tree, returned)
+
+    def operands(
+        self, arguments: Sequence[Any], owners: Sequence[Recorded]
+    ) -> tuple[list[Any], list[tuple[int, int]]]:
+        """The operands of the program, and which of `donated` have memory that it may reuse.
+
+        Others are copied first, so that there is one executable.
+        """
         of_owners = [x.value if x.recording is None else x.look() for x in owners]
         if not HOST_ARRAY_TYPES.isdisjoint(map(type, of_owners)):
             of_owners = list(map(on_device, owners))
@@ -301,61 +341,26 @@ class JittedStep:
                 of_owners[k] = jnp.array(of_owners[k])
         values = [x.look() if type(x) is Recorded else x for x in arguments]
         values += of_owners
-        values += traced.constants
+        values += self.traced.constants
         if self.drops_inputs:
-            values = [values[i] for i in traced.operands]
-        try:
-            outs = self.compute(values)
-        except BaseException as error:
-            mark_interrupted(owners, error)
-            raise
-        new: dict[int, Recorded] = {}
-        for (k, number), is_free in zip(self.donated, owned, strict=True):
-            if is_free:
-                new[number] = owner = owners[k]
-                owner.value = outs[number]
+            values = [values[i] for i in self.traced.operands]
+        return values, [pair for pair, is_free in zip(self.donated, owned, strict=True) if is_free]
 
-        def result(number: int) -> Recorded:
-            if number >= 0:
-                x = new.get(number)
-                if x is None:
-                    x = new[number] = private(self.out_avals[number], outs[number])
-                return x
-            x = (*arguments, *owners, *traced.constants)[-1 - number]
-            return x if type(x) is Recorded else constant(x)
-
-        for variable, number, versions, writes in self.writes:
-            x = found[variable]
-            x._recorded = new.get(number) or result(number)
-            counter = x._counter or x.version_counter
-            counter.add(versions, writes)
-        if self.changes_more:
-            self.change_rest(found, result)
-        for stored, number in traced.kept:
-            give_value(stored, result(number))
-        for state, number in traced.generators:
-            state.store(result(number).compute())
-        results = [make_variable(result(number), None) for number in traced.results]
-        if traced.written:
-            written = {
-                i: make_variable(result(number), None)
-                for i, number in traced.written.items()
-                if isinstance(leaves[i], (np.ndarray, Variable))
-            }
-            write_back_arguments(leaves, written)
-        return tree.unflatten(self.out_tree, results)
-
-    def change_rest(self, found: Sequence[Variable], result: Callable[[int], Recorded]) -> None:
+    def change_rest(self, found: Sequence[Variable], results: StepResults) -> None:
         """Changes what is no value: counts, flags and gradients."""
-        grads = []
-        for value, (versions, writes) in self.traced.new_grads:
-            grad = make_variable(result(value), None)
-            if versions or writes:
-                counter = grad.version_counter
-                counter.version, counter.writes = versions, writes
-            grads.append(grad)
+        new: list[Variable] = []
+        for each in self.traced.new_variables:
+            if each.view is None:
+                x = make_variable(results[each.value], None)
+                if any(each.counts):
+                    x.version_counter.add(*each.counts)
+            else:
+                assert each.base is not None
+                base = found[each.base] if each.base >= 0 else new[-1 - each.base]
+                x = unread_view(each.aval, each.view._replace(base=base), each.strides)
+            new.append(x)
         # The number of the first new one is -1.
-        variables = (*found, *grads[::-1])
+        variables = (*found, *new[::-1])
         for change in self.traced.changes:
             x = found[change.variable]
             if change.value is None and any(change.counts):
@@ -372,6 +377,40 @@ class JittedStep:
                 None, self.traced.program, operands, self.donated_operands
             )
         return call_reraising_callback_errors(self.executable, *operands, *self.literals)  # type: ignore[no-any-return]
+
+
+class StepResults:
+    """The values that a call of a step gives, by number: outputs of the program, or what it was given."""
+
+    __slots__ = ("arguments", "computed", "outs", "owners", "step")
+
+    def __init__(
+        self,
+        step: JittedStep,
+        outs: Sequence[Any],
+        arguments: Sequence[Any],
+        owners: Sequence[Recorded],
+    ):
+        self.step, self.outs, self.arguments, self.owners = step, outs, arguments, owners
+        self.computed: dict[int, Recorded] = {}
+
+    def __getitem__(self, number: int) -> Recorded:
+        if number >= 0:
+            x = self.computed.get(number)
+            if x is None:
+                value = private(self.step.out_avals[number], self.outs[number])
+                x = self.computed[number] = value
+            return x
+        given = (*self.arguments, *self.owners, *self.step.traced.constants)[-1 - number]
+        return given if type(given) is Recorded else constant(given)
+
+
+def unread_view(aval: ShapedArray, view: ViewOf, strides: tuple[int, ...] | None) -> Variable:
+    """A view that reads its value from its base when it is needed."""
+    x = make_variable(Recorded(aval, None, 0), None)
+    x.version_counter, x._view, x._strides = view.base.version_counter, view, strides
+    x._writes_read = -1
+    return x
 
 
 def give_value(x: Recorded, result: Recorded) -> None:

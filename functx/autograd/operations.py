@@ -183,9 +183,15 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
         return
     under_no_grad = not current_modes().records_gradients
     memory_edge = base.owner._edge if under_no_grad else None
+    same = base._view if type(primitive) is ops.Reshape and primitive.shape == base.shape else None
+    if same is not None and (same.under_no_grad, same.memory_edge) != (under_no_grad, memory_edge):
+        same = None
     for i, out in enumerate(outs):
         out.version_counter, out._writes_read = base.version_counter, base.version_counter.writes
-        out._view = ViewOf(base, primitive, tuple(args[1:]), i, None, under_no_grad, memory_edge)
+        # The whole of a view is that view, so that x = x[...] makes no chain.
+        out._view = same or ViewOf(
+            base, primitive, tuple(args[1:]), i, None, under_no_grad, memory_edge
+        )
         out._strides = strides
 
 

@@ -160,11 +160,19 @@ class VariableGuard(NamedTuple):
         )
 
 
-class NewGrad(NamedTuple):
-    """A `.grad` that a step makes: its value, and its counts of versions and writes."""
+class NewVariable(NamedTuple):
+    """A Variable that a step makes, and that becomes a `.grad`: its value, and its counts of versions and writes.
 
+    It may share memory with a captured Variable. Then it has no value; it is the view `view`, whose base is
+    left out, of the Variable number `base`, as `Change.grad` numbers them.
+    """
+
+    aval: ShapedArray
     value: Any
     counts: tuple[int, int]
+    base: int | None = None
+    view: ViewOf | None = None
+    strides: tuple[int, ...] | None = None
 
 
 class Change(NamedTuple):
@@ -201,7 +209,7 @@ class TracedStep(NamedTuple):
     results: list[int]
     written: dict[int, int]
     changes: list[Change]
-    new_grads: list[NewGrad]
+    new_variables: list[NewVariable]
     kept: list[tuple[Recorded, int]]
     has_history: bool
     has_walk: bool
@@ -230,6 +238,20 @@ class StepGenerators:
     def changed(self) -> dict[GeneratorState, Any]:
         """The last words of each state that the step changes."""
         return {state: words[-1] for state, words in self.words.items() if len(words) > 1}
+
+
+class StepEnd(NamedTuple):
+    """What is known of a step when its function has returned, with atoms as values; as in TracedStep."""
+
+    guards: list[VariableGuard]
+    owners: list[int]
+    outputs: dict[Atom, Tracer]
+    results: list[Atom]
+    written: dict[int, Atom]
+    changes: list[Change]
+    new_variables: list[NewVariable]
+    generators: dict[GeneratorState, Atom]
+    has_history: bool
 
 
 class StepTrace(TracedRecording):
@@ -347,13 +369,9 @@ class StepTrace(TracedRecording):
         self.positions[id(base)] = len(self.states)
         self.states.append(of_base)
 
-    def gather(self, args: Sequence[Variable], results: Sequence[Any]) -> Callable[[], TracedStep]:
-        """A function that returns the traced step, from the results and the changes at its end.
-
-        It is to be called when no frame of the step's function is left.
-        """
+    def gather(self, args: Sequence[Variable], results: Sequence[Any]) -> StepEnd:
+        """What the step has computed and changed, while its Variables are still as it left them."""
         outputs: dict[Atom, Tracer] = {}
-        num_args = len(args)
 
         def atom_of(x: Any) -> Atom:
             value = self.traced(x.read()) if isinstance(x, Variable) else x
@@ -364,47 +382,58 @@ class StepTrace(TracedRecording):
         result_atoms = list(map(atom_of, results))
         pairs = zip(args, self.arguments, strict=True)
         written = {i: atom_of(x) for i, (x, first) in enumerate(pairs) if x.read() is not first}
-        changes, new_grads = self.changes(atom_of)
+        changes, new_variables = self.changes(atom_of)
         generators = {s: atom_of(words) for s, words in self.generators.changed().items()}
         guards = list(map(self.guard, self.states))
         # In the order of the inputs, which `split_memory` does not keep.
         numbers = {i: s.value.number for i, s in enumerate(self.states) if s.value is not None}
         owners = sorted(numbers, key=numbers.__getitem__)
+        return StepEnd(
+            guards=guards,
+            owners=owners,
+            outputs=outputs,
+            results=result_atoms,
+            written=written,
+            changes=changes,
+            new_variables=new_variables,
+            generators=generators,
+            has_history=has_history,
+        )
 
-        def complete() -> TracedStep:
-            kept = self.kept_values()
-            for x in kept:
-                outputs.setdefault(self.values[x.number].atom, self.values[x.number])
-            whole, constants = self.builder.finish(list(outputs.values()))
-            numbers: dict[Atom, int] = {v: -1 - i for i, v in enumerate(whole.inputs)}
-            computed = [a for a in outputs if a not in numbers]
-            numbers.update({a: i for i, a in enumerate(computed)})
-            used = used_variables(whole.equations, computed)
-            operands = [i for i, v in enumerate(whole.inputs) if i < num_args or v in used]
-            inputs = [whole.inputs[i] for i in operands]
-            made = [v for eqn in whole.equations for v in eqn.outputs]
-            wide = any([is_wide(v.aval) for v in (*inputs, *made)])
-            with jax.enable_x64(True) if wide else nullcontext():
-                # A state is read in each call.
-                arrays = [x if isinstance(x, GeneratorState) else jnp.array(x) for x in constants]
-            return TracedStep(
-                guards=guards,
-                owners=owners,
-                constants=arrays,
-                program=replace_program_fields(whole, inputs=inputs, outputs=computed),
-                operands=operands,
-                results=[numbers[a] for a in result_atoms],
-                written={i: numbers[a] for i, a in written.items()},
-                changes=[c._replace(value=numbers.get(c.value)) for c in changes],
-                new_grads=[g._replace(value=numbers[g.value]) for g in new_grads],
-                kept=[(x, numbers[self.values[x.number].atom]) for x in kept],
-                has_history=has_history,
-                has_walk=self.has_walk,
-                is_wide=wide,
-                generators=[(s, numbers[a]) for s, a in generators.items()],
-            )
-
-        return complete
+    def complete(self, end: StepEnd, num_args: int) -> TracedStep:
+        """The traced step, once no frame of its function is left: what is still referenced was stored."""
+        kept = self.kept_values()
+        outputs = dict(end.outputs)
+        for x in kept:
+            outputs.setdefault(self.values[x.number].atom, self.values[x.number])
+        whole, constants = self.builder.finish(list(outputs.values()))
+        number: dict[Any, int] = {v: -1 - i for i, v in enumerate(whole.inputs)}
+        computed = [a for a in outputs if a not in number]
+        number.update({a: i for i, a in enumerate(computed)})
+        used = used_variables(whole.equations, computed)
+        operands = [i for i, v in enumerate(whole.inputs) if i < num_args or v in used]
+        inputs = [whole.inputs[i] for i in operands]
+        made = [v for eqn in whole.equations for v in eqn.outputs]
+        wide = any([is_wide(v.aval) for v in (*inputs, *made)])
+        with jax.enable_x64(True) if wide else nullcontext():
+            # A state is read in each call.
+            arrays = [x if isinstance(x, GeneratorState) else jnp.array(x) for x in constants]
+        return TracedStep(
+            guards=end.guards,
+            owners=end.owners,
+            constants=arrays,
+            program=replace_program_fields(whole, inputs=inputs, outputs=computed),
+            operands=operands,
+            results=[number[a] for a in end.results],
+            written={i: number[a] for i, a in end.written.items()},
+            changes=[c._replace(value=number.get(c.value)) for c in end.changes],
+            new_variables=[x._replace(value=number.get(x.value)) for x in end.new_variables],
+            kept=[(x, number[self.values[x.number].atom]) for x in kept],
+            has_history=end.has_history,
+            has_walk=self.has_walk,
+            is_wide=wide,
+            generators=[(s, number[a]) for s, a in end.generators.items()],
+        )
 
     def kept_values(self) -> list[Recorded]:
         """The values that something still refers to, though the step has ended."""
@@ -436,66 +465,99 @@ class StepTrace(TracedRecording):
             view=None if view is None else view._replace(base=None),  # type: ignore[arg-type]
         )
 
-    def changes(self, atom_of: Callable[[Any], Atom]) -> tuple[list[Change], list[NewGrad]]:
-        """The changes of captured Variables, and the new gradients among them."""
-        changes = []
-        new_grads: dict[int, tuple[int, NewGrad]] = {}
-
-        def number_of_grad(grad: Variable | None) -> int | None:
-            if grad is None:
-                return None
-            if grad._recorded.recording is not self:
-                self.capture_variable(grad)
-            position = self.positions.get(id(grad))
-            if position is not None:
-                return position
-            self.check_own_memory(grad)
-            counter = grad.version_counter
-            new = NewGrad(atom_of(grad), (counter.version, counter.writes))
-            number, _ = new_grads.setdefault(id(grad), (-1 - len(new_grads), new))
-            return number
-
+    def changes(self, atom_of: Callable[[Any], Atom]) -> tuple[list[Change], list[NewVariable]]:
+        """The changes of captured Variables, and the new Variables that become gradients."""
+        changes: list[Change] = []
+        new = NewVariables(self, atom_of)
         # The loop also visits Variables that become gradients, which it captures.
         for i, state in enumerate(self.states):
             x, fields, value, counts = state.variable, state.fields, None, (0, 0)
-            if hook_keys_of(x) != state.hook_keys:
-                raise AutogradError(
-                    f"{self.owner}: a hook that the function registers on a Variable from around it, or "
-                    f"removes, must not outlast it; got one of {x.describe()}",
-                    fix="Remove it in the function that registers it (handle.remove()), or do both outside.",
-                )
+            self.check_left(state)
             if state.value is not None:
                 value = None if x.read() is state.value else atom_of(x)
                 counter, (version, writes) = x.version_counter, state.counts
                 counts = counter.version - version, counter.writes - writes
-            if x._view is None or x._view.primitive is None:
-                x.read()
-                if x._edge is not fields["_edge"]:
-                    raise AutogradError(
-                        f"{self.owner}: a Variable from around the function must not get a history "
-                        f"from it; got a write to {x.describe()} of a value with a derivative",
-                        fix="Write y.detach(), or under functx.autograd.no_grad(), or return the value.",
-                    )
             sets_grad = x._grad is not fields.get("_grad")
             # Other calls may find another one.
             sets_grad = sets_grad or (state.sets_grad and not state.reads_grad)
-            grad = number_of_grad(x._grad) if sets_grad else None
+            grad = new.number_of(x._grad) if sets_grad and x._grad is not None else None
             is_leaf = x._leaf is not None
             leaf = None if is_leaf is (fields.get("_leaf") is not None) else is_leaf
             change = Change(i, value, counts, sets_grad, grad, leaf)
             if change[1:] != _NO_CHANGE:
                 changes.append(change)
-        return changes, [new for _, new in new_grads.values()]
+        return changes, new.variables
 
-    def check_own_memory(self, grad: Variable) -> None:
-        """Raises AutogradError for a new gradient that is a view of a captured Variable."""
-        counter = grad._counter
-        if counter is not None and any([counter is s.variable._counter for s in self.states]):
+    def check_left(self, state: VariableState) -> None:
+        """Raises AutogradError for a Variable that a step leaves with other hooks or another history."""
+        x = state.variable
+        if hook_keys_of(x) != state.hook_keys:
             raise AutogradError(
-                f"{self.owner}: a view that the function makes of a Variable from around it must not "
-                f"become a gradient; got {grad.describe()}",
-                fix="Make the view, and set x.grad to it, outside.",
+                f"{self.owner}: a hook that the function registers on a Variable from around it, or "
+                f"removes, must not outlast it; got one of {x.describe()}",
+                fix="Remove it in the function that registers it (handle.remove()), or do both outside.",
             )
+        if x._view is None or x._view.primitive is None:
+            x.read()
+            if x._edge is not state.fields["_edge"]:
+                raise AutogradError(
+                    f"{self.owner}: a Variable from around the function must not get a history "
+                    f"from it; got a write to {x.describe()} of a value with a derivative",
+                    fix="Write y.detach(), or under functx.autograd.no_grad(), or return the value.",
+                )
+
+
+class NewVariables:
+    """The Variables that a step makes and that become gradients, with those that they are views of."""
+
+    def __init__(self, trace: StepTrace, atom_of: Callable[[Any], Atom]):
+        self.trace, self.atom_of = trace, atom_of
+        self.variables: list[NewVariable] = []
+        self.numbers: dict[int, int] = {}
+
+    def number_of(self, x: Variable) -> int:
+        """The number of a Variable: its position among captured ones, or -1 for the first new one and so on."""
+        trace = self.trace
+        if x._recorded.recording is not trace:
+            trace.capture_variable(x)
+        position = trace.positions.get(id(x), self.numbers.get(id(x)))
+        if position is None:
+            new = self.view(x) if self.shares_memory(x) else self.array(x)
+            self.variables.append(new)
+            position = self.numbers[id(x)] = -len(self.variables)
+        return position
+
+    def shares_memory(self, x: Variable) -> bool:
+        """Whether a new Variable is a view of a captured one."""
+        counter = x._counter
+        return counter is not None and any(
+            [counter is state.variable._counter for state in self.trace.states]
+        )
+
+    def array(self, x: Variable) -> NewVariable:
+        """An array with memory of its own."""
+        counter = x.version_counter
+        return NewVariable(x.aval_, self.atom_of(x), (counter.version, counter.writes))
+
+    def view(self, x: Variable) -> NewVariable:
+        """A view, whose value is read when it is needed."""
+        view = x._view
+        assert view is not None
+        if any([isinstance(other, Tracer) for other in view.others]):
+            raise AutogradError(
+                f"{self.trace.owner}: a view of a Variable from around the function, at an index that it "
+                f"computes, must not become a gradient; got {x.describe()}",
+                fix="Make the view outside, or set x.grad to a copy (y.copy()).",
+            )
+        base = self.number_of(view.base)
+        return NewVariable(
+            x.aval_,
+            None,
+            (0, 0),
+            base,
+            view._replace(base=None),  # type: ignore[arg-type]
+            x._strides,
+        )
 
 
 _NO_CHANGE = (None, (0, 0), False, None, None)
