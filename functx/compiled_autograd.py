@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from functx.autograd.compiled.compilers import WalkCompiler, clear_walks, in_region
+from functx.autograd.compiled.compilers import WalkCompiler, check_compiler, clear_walks, in_region
 from functx.autograd.compiled.counters import counters
 from functx.autograd.compiled.programs import CapturedProgram, compile_stages
 from functx.autograd.engine import walk_compiler
@@ -52,9 +52,8 @@ class enable(ModeContext):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, compiler_fn: Callable[[Any], Any] | None = None, *, dynamic: bool = False):
-        self.compiler_fn, self.dynamic = compiler_fn, dynamic
-        # Checks the arguments.
-        WalkCompiler(compiler_fn, dynamic)
+        check_compiler(compiler_fn)
+        self.compiler_fn, self.dynamic = compiler_fn, bool(dynamic)
 
     def enter(self) -> Callable[[], None]:
         return set_var(walk_compiler, WalkCompiler(self.compiler_fn, self.dynamic))

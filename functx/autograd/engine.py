@@ -384,11 +384,11 @@ class Walk:
                     break
                 shown = self.variable_of(gradient)
                 value = hook(shown)
-                if value is None and is_written(shown):
-                    value = shown
-                if value is not None:
-                    label = f"hook `{hook_name(hook)}`"
-                    gradients[index] = self.replaced(label, value, node.out_avals[index], gradient)
+                if (value is None or value is shown) and not is_written(shown):
+                    continue
+                label = f"hook `{hook_name(hook)}`"
+                value = shown if value is None else value
+                gradients[index] = self.replaced(label, value, node.out_avals[index], gradient)
         for index, reference in list(hooks.retained.items()):
             x, gradient = reference(), gradients[index]
             if x is not None and gradient is not None and x.is_current:
@@ -599,20 +599,24 @@ def visiting_order(roots: Sequence[Node]) -> tuple[list[Node], set[Node]]:
     """
     reached = {node for node in roots if type(node) is not AccumulateGrad}
     pending = operations = list(reached)
+    before_leaves = set()
     for node in pending:
         for edge in node.edges:
             if edge is not None:
                 operand = edge[0]
-                if type(operand) is not AccumulateGrad and operand not in reached:
+                if type(operand) is AccumulateGrad:
+                    before_leaves.add(node)
+                elif operand not in reached:
                     reached.add(operand)
                     pending.append(operand)
     operations.sort(key=attrgetter("number"))
     order: list[Node] = []
     for node in operations:
-        for edge in reversed(node.edges):
-            if edge is not None and edge[0] not in reached:
-                reached.add(edge[0])
-                order.append(edge[0])
+        if node in before_leaves:
+            for edge in reversed(node.edges):
+                if edge is not None and edge[0] not in reached:
+                    reached.add(edge[0])
+                    order.append(edge[0])
         order.append(node)
     order += [node for node in dict.fromkeys(roots) if node not in reached]
     reached.update(roots)

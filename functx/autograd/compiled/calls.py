@@ -210,14 +210,14 @@ class AccumulationCall(WalkCall):
     kind = "accumulation"
 
     def __call__(self, run: WalkRun, values: Sequence[Any]) -> Sequence[Any]:
-        node: Any = run.nodes[self.position]
+        x = run.nodes[self.position].variable  # type: ignore[attr-defined]
         gradient, total = values[0], None
         if len(values) == 3:
             before, gradient, value = values
             total = Total(before, value)
         # A hook may have switched the leaf off.
-        if node.variable.requires_grad:
-            add_to_grad(node.variable, array_of(gradient), run.walk.create_graph, total)
+        if x._leaf is not None or x.requires_grad:
+            add_to_grad(x, array_of(gradient), run.walk.create_graph, total)
         return ()
 
 

@@ -102,6 +102,16 @@ def walk_key(walk: Walk, key: Hashable) -> Hashable:
     return contextual_key((walk.has_recorded_values, walk.create_graph, x64_enabled(), key))
 
 
+def check_compiler(compiler_fn: object) -> None:
+    """Raises WalkCompilerError for a compiler function that is no function."""
+    if compiler_fn is not None and not callable(compiler_fn):
+        raise WalkCompilerError(
+            "enable: compiler_fn must be a function of a captured program; got "
+            f"{type_name(compiler_fn)}",
+            fix="Pass a function, or nothing for the default compiler.",
+        )
+
+
 class WalkCompiler:
     """Runs each walk by its captured program, which it finds by key or captures.
 
@@ -114,15 +124,10 @@ class WalkCompiler:
     """Whether the default compiler also compiles a walk that was not met before; tests set it."""
 
     def __init__(self, compiler_fn: Callable[[Any], Any] | None = None, dynamic: bool = False):
-        if compiler_fn is not None and not callable(compiler_fn):
-            raise WalkCompilerError(
-                "enable: compiler_fn must be a function of a captured program; got "
-                f"{type_name(compiler_fn)}",
-                fix="Pass a function, or nothing for the default compiler.",
-            )
-        self.compiler_fn, self.dynamic = compiler_fn, bool(dynamic)
-        name = getattr(compiler_fn, "__name__", None) or type(compiler_fn).__name__
-        self.name = "default" if compiler_fn is None else name
+        self.compiler_fn, self.dynamic = compiler_fn, dynamic
+        self.name = "default"
+        if compiler_fn is not None:
+            self.name = getattr(compiler_fn, "__name__", None) or type(compiler_fn).__name__
         self.levels, self.tables = logs.current_levels(), tables_of(compiler_fn)
 
     def __call__(self, walk: Walk, roots: Roots) -> None:

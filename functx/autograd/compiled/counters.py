@@ -42,16 +42,15 @@ class Counters(Counts):
         super().__init__()
         self._by_name: dict[str, Counts] = {}
 
-    def of(self, name: str) -> Counts:
-        """The counts of a compiler, which are added to."""
-        return self._by_name.setdefault(name, Counts())
-
     def add(self, name: str, **counts: int) -> None:
         """Adds to the counts of a compiler."""
         with _lock:
-            for each in (self, self.of(name)):
-                for field, count in counts.items():
-                    setattr(each, field, getattr(each, field) + count)
+            own = self._by_name.get(name)
+            if own is None:
+                own = self._by_name[name] = Counts()
+            for field, count in counts.items():
+                setattr(self, field, getattr(self, field) + count)
+                setattr(own, field, getattr(own, field) + count)
 
     def clear(self) -> None:
         """Sets all counts to zero, and forgets the compilers."""

@@ -17,7 +17,7 @@ from functx.autograd.nodes import (
     OperationNode,
     SavedValue,
 )
-from functx.autograd.recorded import Recorded, operand_of
+from functx.autograd.recorded import operand_of
 from functx.autograd.recorded_operations import Operation
 from functx.autograd.saved import PackedValue
 from functx.core.program import Literal
@@ -68,32 +68,45 @@ def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGra
 
 
 class GraphReader:
-    """Reads the nodes of a walk: `entries` becomes the key, and each array has the number of its first occurrence.
+    """Reads the nodes of a walk: `entries` becomes the key, and `values` are those that nodes saved, as they are.
 
-    The methods for a node return False if the walk cannot be captured.
+    `captured` holds the identities of arrays that pullbacks have captured, by their numbers among the
+    values. The methods for a node return False if the walk cannot be captured.
     """
 
-    __slots__ = ("entries", "graph", "has_recorded_values", "known", "number_of", "walk")
+    __slots__ = (
+        "captured",
+        "entries",
+        "graph",
+        "has_recorded_values",
+        "number_of",
+        "values",
+        "walk",
+    )
 
     def __init__(self, walk: Walk):
         self.walk, self.graph = walk, WalkGraph(walk.order)
         self.has_recorded_values = walk.has_recorded_values
         self.number_of = {node: i for i, node in enumerate(walk.order)}.get
         self.entries: list[Hashable] = []
-        self.known: dict[Any, int] = {}
+        self.values = self.graph.values
+        self.captured: dict[int, int] = {}
 
     def read(self, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGraph | None:
         """The graph of the walk from these roots; None if it cannot be captured."""
-        graph, entries = self.graph, self.entries
+        graph, entries, values = self.graph, self.entries, self.values
+        value_offsets, key_offsets = graph.value_offsets, graph.key_offsets
         self.read_roots(roots)
         for node in graph.nodes:
-            graph.value_offsets.append(len(graph.values))
-            graph.key_offsets.append(len(entries))
+            value_offsets.append(len(values))
+            key_offsets.append(len(entries))
             if node.hooks is not None and (hooks := hook_counts(node.hooks)) is not None:
-                graph.hooks[len(graph.value_offsets) - 1] = hooks
+                graph.hooks[len(value_offsets) - 1] = hooks
                 entries.append(hooks)
             if not _READERS.get(type(node), GraphReader.read_other)(self, node):
                 return None
+        if not self.number_values():
+            return None
         graph.key = tuple(entries), tuple(graph.canonical)
         return graph
 
@@ -103,7 +116,7 @@ class GraphReader:
         for edge, value in roots:
             aval = None if value is None else aval_of_saved(value)
             self.entries += (number_of(edge.node, -1), edge.output_nr, aval)
-            self.add(value)
+            self.values.append(value)
         if walk.wanted is not None:
             wanted = [(number_of(e.node, -1), e.output_nr) for e in walk.wanted]
             self.entries.append((walk.accumulate, *wanted))
@@ -121,10 +134,9 @@ class GraphReader:
             else:
                 entries.append(number_of(e[0], -1))
                 entries.append(e[1])
+        self.values += saved
         if not self.has_recorded_values:
-            saved = [*saved, *(node.operands or ())]
-        if not self.add_all(saved):
-            return False
+            self.values += node.operands or ()
         return not key.has_captures or self.add_captured(split.pullbacks)
 
     def read_leaf(self, node: AccumulateGrad) -> bool:
@@ -133,7 +145,7 @@ class GraphReader:
         before = x._grad
         self.entries += (AccumulateGrad, x._recorded.aval, before is None)
         if before is not None and self.has_recorded_values:
-            self.add(before.read())
+            self.values.append(before.read())
         return True
 
     def read_function(self, node: FunctionNode) -> bool:
@@ -145,13 +157,15 @@ class GraphReader:
             self.read_other(node)
             saved = saved_by_function(node)
             self.entries.append(tuple(map(aval_of_saved, saved)))
-            return self.add_all(saved)
+            self.values += saved
+            return True
         graph = self.graph
         graph.traced[len(graph.value_offsets) - 1] = len(state.values)
         self.entries += (FunctionNode, state.key)
         for e in node.edges:
             self.entries.append(e and (self.number_of(e.node, -1), e.output_nr))
-        return self.add_all(state.values)
+        self.values += state.values
+        return True
 
     def read_other(self, node: Node) -> bool:
         """Reads a node whose rule is called in each walk."""
@@ -160,52 +174,42 @@ class GraphReader:
             self.entries.append(e and (self.number_of(e.node, -1), e.output_nr, edge_aval(e)))
         return True
 
-    def add_all(self, values: Sequence[Any]) -> bool:
-        """Adds values that a node saved; False if one was written to since."""
-        numbers, canonical, known = self.graph.values, self.graph.canonical, self.known
-        for x in values:
-            if type(x) is SavedValue and self.has_recorded_values:
-                # As `add`, without a call.
-                recorded, _, storage, version, *_ = x
-                if storage.version != version:
-                    return False
-                canonical.append(known.setdefault(id(recorded), len(numbers)))
-                numbers.append(recorded)
-            elif not self.add(x):
-                return False
-        return True
-
-    def add(self, x: Any) -> bool:
-        """Adds a value; False if it is a saved one that was written to since."""
-        kind, canonical, values = type(x), self.graph.canonical, self.graph.values
-        if kind is Literal:
-            canonical.append(SCALAR)
-        elif kind is PackedValue:
-            canonical.append(PACKED)
-        else:
-            same: Any = id(x)
-            if kind is SavedValue:
-                if x.storage.version != x.version:
-                    return False
-                if self.has_recorded_values:
-                    x = x.recorded
-                    same = id(x)
-                else:
-                    same = identity_with_history(x)
-            canonical.append(self.known.setdefault(same, len(values)))
-        values.append(x)
-        return True
-
     def add_captured(self, pullbacks: Sequence[Operation]) -> bool:
         """Adds the arrays that pullbacks have captured; False for ones that are differentiated."""
         if not self.has_recorded_values:
             return False
-        canonical, values = self.graph.canonical, self.graph.values
         for x in [x for pullback in pullbacks for x in pullback.captured]:
-            operand = operand_of(x)
-            is_array = type(operand) is Recorded
-            canonical.append(self.known.setdefault(id(x), len(values)) if is_array else SCALAR)
-            values.append(operand)
+            self.captured[len(self.values)] = id(x)
+            self.values.append(operand_of(x))
+        return True
+
+    def number_values(self) -> bool:
+        """Finds the first occurrence of each value; False if a saved one was written to since.
+
+        Values of Variables are then those that were saved, but for a walk that is differentiated.
+        """
+        values, canonical, captured = self.values, self.graph.canonical, self.captured
+        first_number: dict[Any, int] = {}
+        for number, x in enumerate(values):
+            kind = type(x)
+            if kind is SavedValue:
+                recorded, _, storage, version, *_ = x
+                if storage.version != version:
+                    return False
+                if self.has_recorded_values:
+                    values[number] = recorded
+                    same: Any = id(recorded)
+                else:
+                    same = identity_with_history(x)
+            elif kind is Literal:
+                canonical.append(SCALAR)
+                continue
+            elif kind is PackedValue:
+                canonical.append(PACKED)
+                continue
+            else:
+                same = captured.get(number) or id(x)
+            canonical.append(first_number.setdefault(same, number))
         return True
 
 
@@ -232,7 +236,8 @@ def identity_with_history(x: SavedValue) -> object:
 
 def hook_counts(hooks: NodeHooks) -> Hashable:
     """The numbers of hooks of each kind; None if there are none."""
-    values = tuple([(i, len(table)) for i, table in sorted(hooks.values.items()) if table])
-    retained = tuple(sorted(hooks.retained))
+    tables = hooks.values.items() if len(hooks.values) < 2 else sorted(hooks.values.items())
+    values = tuple([(i, len(table)) for i, table in tables if table])
+    retained = tuple(sorted(hooks.retained)) if hooks.retained else ()
     key = values, retained, len(hooks.pre), len(hooks.post), len(hooks.post_accumulate)
     return key if any(key) else None

@@ -37,7 +37,7 @@ class WalkRun:
 
     def __init__(self, walk: Walk, graph: WalkGraph, capture: Capture):
         self.walk, self.nodes, self.capture = walk, graph.nodes, capture
-        self.calls, self.freed = capture.calls, 0
+        self.calls, self.unfreed = capture.calls, capture.freed[::-1]
         self.hooks, self.registrations = graph.hooks, registrations.last
         self.changed: list[VersionCounter] = []
         self.saved_versions: dict[VersionCounter, list[tuple[int, int]]] | None = None
@@ -50,6 +50,8 @@ class WalkRun:
 
     def is_outdated(self, call: WalkCall) -> bool:
         """Whether a call registered or removed hooks, or wrote to saved values, of nodes that come after it."""
+        if self.registrations == registrations.last and not self.changed:
+            return False
         return self.has_other_hooks(call.position) or self.has_written(call.first_unread)
 
     def has_other_hooks(self, position: int) -> bool:
@@ -96,14 +98,18 @@ class WalkRun:
         position = bisect_right(value_offsets, number) - 1
         return x if position < 0 else self.walk.unpack(self.nodes[position], x)  # type: ignore[arg-type]
 
-    def free_before(self, position: int | None) -> None:
-        """Frees what the nodes before a position saved, or all, unless the graph is kept."""
-        freed = self.capture.freed
-        while self.freed < len(freed) and (position is None or freed[self.freed] < position):
-            node: Any = self.nodes[freed[self.freed]]
-            if node.saved and not self.walk.retain_graph:
+    def free_before(self, position: int) -> None:
+        """Frees what the nodes before a position saved, unless the graph is kept."""
+        if self.walk.retain_graph:
+            return
+        while self.unfreed and self.unfreed[-1] < position:
+            node: Any = self.nodes[self.unfreed.pop()]
+            if node.saved:
                 node.saved = node.operands = None
-            self.freed += 1
+
+    def free_all(self) -> None:
+        """Frees what all nodes saved, unless the graph is kept."""
+        self.free_before(len(self.nodes))
 
     def call(self, number: int, values: Sequence[Any]) -> Sequence[Any]:
         """The outputs of a call of Python."""
@@ -121,14 +127,14 @@ class WalkRun:
         """Runs the walk in stages."""
         walk, values = self.walk, self.inputs(graph)
         if not stages.calls_users:
-            self.free_before(None)
+            self.free_all()
         try:
             with changed_versions(self.changed) if stages.calls_users else nullcontext():
                 outputs = stages.run(values, walk.apply, self.call)
         except Fallback as fallback:
             visit_rest, number = fallback.visit_rest, fallback.call
         else:
-            self.free_before(None)
+            self.free_all()
             self.finish(outputs)
             return
         known = stages.snapshots[number].replaced(lambda slots: read_slots(slots, values))
@@ -145,13 +151,13 @@ class WalkRun:
         scalars = [x.value if type(x) is Literal else x for x in values[count:]]
         del values
         if not any([call.calls_user for call in self.calls]):
-            self.free_before(None)
+            self.free_all()
         hooks = [ListedCall(self, number) for number in range(len(self.calls))]
         packed = list(self.packed.values())
         with changed_versions(self.changed):
             outputs = function(inputs, list(groups.sizes), scalars, hooks, packed)
         inputs.clear()
-        self.free_before(None)
+        self.free_all()
         arrays = check_results(outputs, capture.program.out_avals)
         self.finish([x.read() if self.walk.has_recorded_values else x for x in arrays])
 
