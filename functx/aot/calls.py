@@ -10,8 +10,10 @@ from weakref import ref
 import jax.numpy as jnp
 import numpy as np
 
+from functx import ops
 from functx.aot.analysis import Analysis
-from functx.aot.call_arguments import ArgumentPlan, view_key
+from functx.aot.array_results import ArrayResults
+from functx.aot.call_arguments import ArgumentPlan
 from functx.aot.call_node import CallPullback, CompiledCallNode
 from functx.aot.compilers import CompiledProgram, is_input
 from functx.aot.meta import BaseKind, InputInfo, Meta, OutputInfo, OutputKind
@@ -52,12 +54,12 @@ class CompiledCall:
         plan: ArgumentPlan,
         analysis: Analysis,
         programs: CallPrograms,
-        out_tree: Any,
+        results: ArrayResults,
         memory: MemoryLayout | None,
     ):
         self.number, self.label, self.plan = number, label, plan
         self.meta: Meta = analysis.meta
-        self.captured, self.out_tree, self.programs = analysis.captured, out_tree, programs
+        self.captured, self.out_tree, self.programs = analysis.captured, results.out_tree, programs
         self.memory, self.is_identity = memory, plan.is_identity
         meta = self.meta
         self.written = [i for i, x in enumerate(meta.inputs) if x.mutates_data]
@@ -68,13 +70,11 @@ class CompiledCall:
             for i, a in enumerate(program.outputs)
             if is_input(program, i)
         }
-        memory_of_output = [
-            (x.storage, x.kind, x.requires_grad, *map(view_key, x.view or ())) for x in meta.outputs
+        self.returned, self.same_objects = results.returned, results.same_objects
+        memories = [
+            (x.storage, x.requires_grad) if not x.view else i for i, x in enumerate(meta.outputs)
         ]
-        self.first_same = [
-            i if x.view is None else memory_of_output.index(memory_of_output[i])
-            for i, x in enumerate(meta.outputs)
-        ]
+        self.same_memories = [memories.index(memory) for memory in memories]
         self.tangents = [i for i, on in enumerate(meta.mask) if on]
         self.captured_flags = [isinstance(x, Variable) and x.requires_grad for x in self.captured]
         first = len(meta.inputs) - len(self.captured)
@@ -238,33 +238,22 @@ class CompiledCall:
         bases = outs[count:]
         results: list[Any] = [*outs[:count]]
         for i, info in enumerate(meta.outputs):
-            if self.first_same[i] != i:
-                results[i] = results[self.first_same[i]]
-                continue
-            if info.kind is OutputKind.PLAIN or info.base is None:
-                continue
-            if info.kind is OutputKind.ALIAS_OF_INTERMEDIATE:
+            leaf = self.returned[i]
+            if leaf is not None and isinstance(leaves[leaf], (Variable, np.ndarray)):
+                results[i] = leaves[leaf]
+            elif self.same_objects[i] != i:
+                results[i] = results[self.same_objects[i]]
+            elif info.kind is OutputKind.PLAIN or info.base is None:
+                if self.same_memories[i] != i:
+                    results[i] = replay(info, results[self.same_memories[i]])
+            elif info.kind is OutputKind.ALIAS_OF_INTERMEDIATE:
                 is_output = info.base_kind is BaseKind.USER_OUTPUT
-                base: Any = outs[info.base] if is_output else bases[info.base]
-            else:
-                base = inputs[info.base]
-            if isinstance(base, Variable):
-                leaf = self.leaf_at(leaves, info)
-                results[i] = replay(info, base) if leaf is None else leaf
+                results[i] = replay(info, results[info.base] if is_output else bases[info.base])
+            elif isinstance(base := inputs[info.base], Variable):
+                results[i] = replay(info, base)
             elif info.kind is OutputKind.IS_INPUT and not meta.inputs[info.base].mutates_data:
                 results[i] = base
         return results
-
-    def leaf_at(self, leaves: Sequence[Any], info: OutputInfo) -> Any:
-        """The argument that an output is, as one object; None if there is none."""
-        if info.kind is OutputKind.ALIAS_OF_INTERMEDIATE:
-            return None
-        for x, source in zip(leaves, self.plan.leaves, strict=True):
-            if source.number == info.base and [*map(view_key, source.views)] == [
-                *map(view_key, info.view)
-            ]:
-                return x
-        return None
 
 
 def memory_of(arrays: Sequence[Any]) -> MemoryLayout:
@@ -280,7 +269,9 @@ def is_unseen(info: InputInfo) -> bool:
 def replay(info: OutputInfo, base: Variable) -> Any:
     """An output as a view of its base, without history if it has none in the plain call."""
     with grad_mode(current_modes().grad and (info.requires_grad or not base.requires_grad)):
-        return info.replay(base)
+        x = info.replay(base)
+        # A view of all elements is an array of its own, too.
+        return x if x is not base else ops.PermuteDims(tuple(range(base.ndim)))(base)
 
 
 def recorded_array(x: Any) -> Recorded:

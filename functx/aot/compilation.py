@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from functx.aot.analysis import Analysis, analyze_program, trace_with_writes
+from functx.aot.array_results import ArrayResults
 from functx.aot.call_arguments import ArgumentPlan, merge_shared, plan_of
 from functx.aot.call_node import CallPullback
 from functx.aot.calls import CallPrograms, CompiledCall, memory_of
@@ -21,15 +22,13 @@ from functx.core.masks import select_where
 from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracer import aval_of, current_builder
-from functx.core.typing import Function, PyTree, Value
+from functx.core.tracer import aval_of
+from functx.core.typing import Function
 from functx.passes.memory_planning import JointProgram
 from functx.passes.min_cut import Partition
 from functx.transforms.aliasing import check_variables_not_aliased
-from functx.transforms.argument_names import function_name
 from functx.transforms.dce import with_io
 from functx.transforms.decompose import decomposition_rewrite
-from functx.transforms.tracing_api import has_aval
 
 PartitionFunction: TypeAlias = Callable[[JointProgram], Partition]
 """Splits a joint program in a forward and a backward program."""
@@ -60,7 +59,7 @@ class Compilation:
     ):
         self.fun, self.options, self.in_tree = fun, options, in_tree
         self.number, self.label = number, label
-        self.out_tree: Any = None
+        self.results = ArrayResults(fun, False)
         self.depends_on_memory = False
 
     def compile(
@@ -85,9 +84,7 @@ class Compilation:
                     check_variables_not_aliased([x, *analysis.captured], {0})
         memory = memory_of(arrays) if self.depends_on_memory else None
         programs = self.programs(analysis)
-        return CompiledCall(
-            self.number, self.label, plan, analysis, programs, self.out_tree, memory
-        )
+        return CompiledCall(self.number, self.label, plan, analysis, programs, self.results, memory)
 
     def analyze(
         self, plan: ArgumentPlan, arrays: Sequence[Any], flags: Sequence[bool] | None
@@ -95,6 +92,7 @@ class Compilation:
         """The analysis of the function of the inputs of a plan."""
         inputs = plan.inputs_of(arrays)
         results = ArrayResults(self.fun, any([isinstance(x, Variable) for x in inputs]))
+        self.results = results
         fun: Function = results
         in_tree = self.in_tree
         if not plan.is_identity:
@@ -118,7 +116,6 @@ class Compilation:
             shares_all=any([isinstance(x, Variable) for x in (*inputs, *traced.captured)]),
             is_leaf=[not isinstance(x, Variable) or x.is_leaf for x in (*inputs, *traced.captured)],
         )
-        self.out_tree = results.out_tree
         self.depends_on_memory = bool(strides) and any([isinstance(x, np.ndarray) for x in inputs])
         table = self.options.decompositions
         if table is not None:
@@ -161,39 +158,6 @@ class Compilation:
             program = cached_rewrite(decomposition_rewrite(table), program)
         named = replace_program_fields(program, name=f"{self.number}_{role}", trees=None)
         return CompiledProgram(named, compiler, option)
-
-
-class ArrayResults:
-    """A function as one that returns the arrays of its result, in a list.
-
-    A call sets `out_tree`, the structure of the result, in which what is no array is static. With
-    `on_variables`, traced arguments stand for Variables.
-    """
-
-    def __init__(self, fun: Function, on_variables: bool):
-        self.__wrapped__, self.on_variables = fun, on_variables
-        self.__name__ = function_name(fun)
-        self.out_tree: Any = None
-
-    def __call__(self, *args: PyTree, **kwargs: PyTree) -> list[Any]:
-        current_builder.require().inputs_are_variables = self.on_variables
-        leaves, structure = tree.flatten_with_key_data(self.__wrapped__(*args, **kwargs))
-        static = {i: x for i, x in enumerate(leaves) if type(x) in NUMBER_TYPES or not has_aval(x)}
-        self.out_tree = tree.treedef_with_static(structure, static)
-        return [x for i, x in enumerate(leaves) if i not in static]
-
-    def of_inputs(self, plan: ArgumentPlan, in_tree: tree.TreeDef) -> Function:
-        """The function of the inputs of a plan, for arguments of the structure `in_tree`."""
-
-        def call(*inputs: Value) -> list[Any]:
-            args, kwargs = in_tree.unflatten(plan.leaves_of(inputs))
-            return self(*args, **kwargs)
-
-        call.__name__ = self.__name__
-        return call
-
-
-NUMBER_TYPES = frozenset({int, float, bool, complex})
 
 
 def placeholder(x: Variable) -> Any:

@@ -10,9 +10,10 @@ from weakref import WeakSet
 import jax
 import numpy as np
 
+from functx.aot.array_results import NUMBER_TYPES
 from functx.aot.call_arguments import first_occurrences, sharing_key
 from functx.aot.calls import CompiledCall
-from functx.aot.compilation import NUMBER_TYPES, Compilation, FunctionOptions, PartitionFunction
+from functx.aot.compilation import Compilation, FunctionOptions, PartitionFunction
 from functx.aot.compilers import Compiler, check_compiler
 from functx.aot.partitions import default_partition
 from functx.autograd.modes import current_modes
@@ -210,32 +211,43 @@ class AotFunction:
 
     def find(self, types: CallTypes, arrays: Sequence[Any], static: dict[int, Any]) -> CompiledCall:
         """The compiled call for arguments of these types, which is compiled if there is none."""
-        found: list[CompiledCall] | None = self.calls.get(types)
-        records = types.flags is not None
-        for call in found or ():
-            if call.holds(arrays, records):
-                return call
+        call = self.find_compiled(types, arrays)
+        if call is not None:
+            return call
         with self._lock:
-            if self.strict and not found:
-                known = self.first_calls.get(types.without_pattern)
-                if known is not None:
-                    self.check_pattern(*known, types, arrays)
-                    return known[1]
+            # Another thread may have compiled it meanwhile.
+            call = self.find_compiled(types, arrays)
+            if call is not None:
+                return call
             structure = tree.treedef_with_static(types.in_tree, static)
+            known = self.first_calls.get(types.without_pattern) if self.strict else None
+            if known is not None:
+                self.check_pattern(
+                    *known, types, argument_names(self.fun, structure, types.avals)()
+                )
+                if known[1].holds(arrays, types.flags is not None):
+                    return known[1]
             compilation = Compilation(self.fun, self.options, structure, self.count, self.label)
             call = compilation.compile(arrays, types.flags, types.same)
             self.count += 1
-            self.calls.put(types, [call, *(found or ())][:CALLS_OF_A_KEY])
+            before: Sequence[CompiledCall] = self.calls.get(types) or ()
+            self.calls.put(types, [call, *before][:CALLS_OF_A_KEY])
             self.first_calls.setdefault(types.without_pattern, (types, call))
             return call
 
+    def find_compiled(self, types: CallTypes, arrays: Sequence[Any]) -> CompiledCall | None:
+        """The compiled call for arguments of these types; None if there is none."""
+        for call in self.calls.get(types) or ():
+            if call.holds(arrays, types.flags is not None):
+                return call  # type: ignore[no-any-return]
+        return None
+
     def check_pattern(
-        self, before: CallTypes, call: CompiledCall, types: CallTypes, arrays: Sequence[Any]
+        self, before: CallTypes, call: CompiledCall, types: CallTypes, names: Sequence[str]
     ) -> None:
         """Raises StrictCallError if other arrays are the same, or more need a gradient, than were compiled for."""
-        count = len(arrays)
+        count = len(types.avals)
         old, new = (t.same or tuple(range(count)) for t in (before, types))
-        names = argument_names(self.fun, types.in_tree)()
         start = f"{self.label}: with strict=True, "
         for i in range(count):
             if old[i] != new[i]:

@@ -185,6 +185,12 @@ def same_input_twice_in_the_output(x):
 
 
 @program(rows(1))
+def same_intermediate_twice_in_the_output(x):
+    y = x * 2
+    return y, {"again": y, "view": y[1:]}
+
+
+@program(rows(1))
 def output_is_a_view_of_an_intermediate(x):
     y = x * 2
     return y[1:]
