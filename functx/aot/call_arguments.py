@@ -13,7 +13,7 @@ from functx.autograd.variable import Variable
 from functx.core import tree
 from functx.core.caches import IdentityKey
 from functx.core.errors import ArgumentError
-from functx.core.functionalization import row_major_strides
+from functx.core.functionalization import Strides, is_row_major, row_major_strides
 from functx.core.program import Literal
 from functx.core.typing import Function, NumPyArray, PyTree
 from functx.transforms.aliasing import overlap
@@ -105,6 +105,21 @@ def sharing_key(leaves: Sequence[Any]) -> Hashable:
             for i in group
         ]
     )
+
+
+def variable_strides(arrays: Sequence[Any]) -> tuple[Strides | None, ...]:
+    """The strides of Variables, None for row-major order; empty if all are in row-major order."""
+    found = tuple(
+        [
+            strides
+            if isinstance(x, Variable)
+            and (strides := x._strides) is not None
+            and not is_row_major(x.shape, strides)
+            else None
+            for x in arrays
+        ]
+    )
+    return found if any(found) else ()
 
 
 def view_key(step: ViewStep) -> Hashable:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from functx.aot.array_results import NUMBER_TYPES
-from functx.aot.call_arguments import first_occurrences, sharing_key
+from functx.aot.call_arguments import first_occurrences, sharing_key, variable_strides
 from functx.aot.calls import CompiledCall
 from functx.aot.compilation import Compilation, FunctionOptions, PartitionFunction
 from functx.aot.compilers import Compiler, check_compiler
@@ -27,6 +27,7 @@ from functx.core.errors import (
     StrictCallError,
     type_name,
 )
+from functx.core.functionalization import Strides
 from functx.core.named_axes import bound_axes
 from functx.core.tracer import aval_of, current_builder, is_jax_tracer, ndarray
 from functx.core.types import ShapedArray, x64_enabled
@@ -131,11 +132,13 @@ class CallTypes(NamedTuple):
     flags: tuple[bool, ...] | None
     same: tuple[int, ...] | None
     sharing: Hashable
+    strides: tuple[Strides | None, ...]
 
     @property
     def without_pattern(self) -> Hashable:
         """The key that calls share that differ in their gradients and same arrays alone."""
-        return self.in_tree, self.avals, self.static, self.context, self.flags is None
+        records = self.flags is not None
+        return self.in_tree, self.avals, self.static, self.context, self.strides, records
 
 
 class AotFunction:
@@ -193,6 +196,7 @@ class AotFunction:
             flags,
             same,
             sharing_key(arrays) if has_variables else None,
+            variable_strides(arrays) if has_variables else (),
         )
         call = self.find(types, arrays, static)
         if has_variables or call.on_variables:

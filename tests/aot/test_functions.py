@@ -308,6 +308,22 @@ def test_types_structures_and_static_values_compile_again():
     equal(g({"a": ROW}, 3), ROW**3 + 1)
 
 
+def test_variables_that_lie_in_memory_otherwise_compile_again():
+    def f(x):
+        y = x.reshape(-1)
+        y += 1
+        return y
+
+    compiled = aot.aot_function(f)
+    for transposed in (False, True, False):
+        m = Variable(numpy.zeros((2, 2), "float32"))
+        x = m.T if transposed else m
+        out = compiled(x)
+        # The reshaped array is a copy of a transposed one.
+        assert (out.memory is x.memory) is not transposed
+        equal(m, numpy.full((2, 2), 0 if transposed else 1))
+
+
 def test_numbers_are_inputs_with_dynamic_and_static_without():
     for dynamic, count in ((True, 1), (False, 2)):
         compiler = Compiler()
