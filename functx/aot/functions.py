@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from threading import RLock
+from types import FunctionType, MethodType
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
@@ -205,7 +206,11 @@ class AotFunction:
 
     def is_static(self, x: Any) -> bool:
         """Whether an argument is passed on as it is: what is no array, and numbers unless they are dynamic."""
-        return (type(x) in NUMBER_TYPES and not self.dynamic) or not has_aval(x)
+        kind = type(x)
+        if kind in NUMBER_TYPES:
+            return not self.dynamic
+        # To find out from the error of `aval_of` takes longer than a call.
+        return kind in _static_types or not has_aval(x)
 
     def in_jax(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """The result on values that JAX traces: one operation, as of a jitted function."""
@@ -280,6 +285,7 @@ class AotFunction:
             )
 
 
+_static_types = frozenset({str, bytes, type, FunctionType, MethodType, np.dtype})
 _plain_types: set[type] = {np.ndarray, ndarray}
 """The types of arrays, and of no other arguments, that were met so far."""
 CALLS_OF_A_KEY = 8
