@@ -83,9 +83,10 @@ def functional_call(
     if not isinstance(module, Module):
         return _call_foreign(module, given, args, kwargs, tie_weights, strict, label)
     names = module.state_names()
-    values = given.values
+    values: Mapping[str, Any] = given.values
+    groups: set[tuple[str, ...]] = set()
     if tie_weights and names.tied:
-        values = _with_tied(values, names.tied, label)
+        values, groups = _with_tied(values, names.tied, label)
     if strict:
         _check_strict(values, names.places, label)
     replaced: dict[int, dict[str, Any]] = {}
@@ -97,7 +98,8 @@ def functional_call(
                 replaced[serial][attribute] = value
             else:
                 replaced[serial] = {attribute: value}
-    with ReplacedState(replaced, replaced_state()) as context:
+    tied = [[names.places[name] for name in group] for group in groups]
+    with ReplacedState(replaced, replaced_state(), tied) as context:
         try:
             return module(*args, **kwargs)
         finally:
@@ -184,11 +186,11 @@ def _join_items(state: Any) -> GivenState:
 
 def _with_tied(
     values: Mapping[str, Any], tied: Mapping[str, tuple[str, ...]], label: str
-) -> Mapping[str, Any]:
-    """`values` with those of all names that share a value of the module with a given one."""
+) -> tuple[Mapping[str, Any], set[tuple[str, ...]]]:
+    """`values` with those of all names that the module ties to a given one, and the groups of these."""
     found = {tied[name] for name in values if name in tied}
     if not found:
-        return values
+        return values, found
     whole = {**values}
     for group in found:
         given = [name for name in group if name in values]
@@ -200,7 +202,7 @@ def _with_tied(
                 fix="Give one of them, or pass tie_weights=False.",
             )
         whole.update(dict.fromkeys(group, first))
-    return whole
+    return whole, found
 
 
 def _is_same(x: Any, y: Any) -> bool:
@@ -228,7 +230,8 @@ def _call_foreign(
         for name, x in own.items():
             names_by_value.setdefault(id(x), []).append(name)
         groups = [tuple(names) for names in names_by_value.values() if len(names) > 1]
-        values = _with_tied(values, {name: group for group in groups for name in group}, label)
+        tied = {name: group for group in groups for name in group}
+        values, _ = _with_tied(values, tied, label)
     if strict:
         _check_strict(values, own, label)
     whole = {name: values.get(name, x) for name, x in own.items()}

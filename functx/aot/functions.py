@@ -30,10 +30,12 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import Strides
 from functx.core.named_axes import bound_axes
+from functx.core.replaced_state import StateRead, StateWatch, state_of_call
 from functx.core.tracer import aval_of, current_builder, is_jax_tracer, ndarray
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree
 from functx.lowering.jit import jit
+from functx.lowering.state_arguments import KEYWORD, StateArguments, taking_state
 from functx.transforms.argument_names import (
     OWN_ATTRIBUTES,
     argument_names,
@@ -154,6 +156,10 @@ class AotFunction:
         table = options.decompositions
         self.plain = fun if table is None else decompose(fun, table=table)
         self.jitted: Function | None = None
+        # Whether a program reads parameters or buffers of modules; and the function that takes them, for
+        # calls inside a functional call.
+        self.reads_modules, self.watch_owner = False, object()
+        self.taking_state: AotFunction | None = None
         self.calls = Cache("aot functions", 256)
         self.first_calls: dict[Hashable, tuple[CallTypes, CompiledCall]] = {}
         self.count = 0
@@ -164,11 +170,17 @@ class AotFunction:
         """Forgets all compiled calls."""
         self.calls.clear()
         self.first_calls.clear()
+        if self.taking_state is not None:
+            self.taking_state.clear()
 
     def call(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """The result of a call."""
         if is_part_of_trace():
             return self.plain(*args, **kwargs)
+        if self.reads_modules:
+            state = StateArguments.current()
+            if state is not None:
+                return self.call_in_state(state, args, kwargs)
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         static: dict[int, Any] = {}
         has_variables = False
@@ -199,10 +211,25 @@ class AotFunction:
             sharing_key(arrays) if has_variables else None,
             variable_strides(arrays) if has_variables else (),
         )
-        call = self.find(types, arrays, static)
+        try:
+            call = self.find(types, arrays, static)
+        except StateRead as read:
+            if read.watch.owner is not self.watch_owner:
+                raise
+            return self.call(*args, **kwargs)
         if has_variables or call.on_variables:
             return call.run_on_variables(arrays)
         return call.run_on_arrays(arrays)
+
+    def call_in_state(self, state: StateArguments, args: PyTree, kwargs: PyTree) -> PyTree:
+        """A call inside a functional call, whose values are inputs of other programs."""
+        if self.taking_state is None:
+            self.taking_state = AotFunction(
+                taking_state(self.fun), self.options, self.dynamic, self.strict
+            )
+        with state_of_call(None):
+            result = self.taking_state.call(*args, **kwargs, **{KEYWORD: state.argument})
+        return state.take(result)
 
     def is_static(self, x: Any) -> bool:
         """Whether an argument is passed on as it is: what is no array, and numbers unless they are dynamic."""
@@ -237,7 +264,12 @@ class AotFunction:
                 if known[1].holds(arrays, types.flags is not None):
                     return known[1]
             compilation = Compilation(self.fun, self.options, structure, self.count, self.label)
-            call = compilation.compile(arrays, types.flags, types.same)
+            watch = StateWatch(self.watch_owner)
+            try:
+                with watch:
+                    call = compilation.compile(arrays, types.flags, types.same)
+            finally:
+                self.reads_modules |= watch.was_read
             self.count += 1
             before: Sequence[CompiledCall] = self.calls.get(types) or ()
             self.calls.put(types, [call, *before][:CALLS_OF_A_KEY])

@@ -149,7 +149,8 @@ def module_function(module: Module) -> Function:
             if new is before:
                 continue
             old_aval, aval = aval_of(before), aval_of(new)
-            if (old_aval.shape, old_aval.dtype) == (aval.shape, aval.dtype):
+            is_number = isinstance(before, (int, float, complex))
+            if not is_number and (old_aval.shape, old_aval.dtype) == (aval.shape, aval.dtype):
                 before[...] = new
             else:
                 replaced[name] = new

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
+
+Place: TypeAlias = tuple[int, str]
+"""The serial number of a module, and the name of one of its parameters or buffers."""
 
 
 class ReplacedState:
     """Values that stand in for the parameters and buffers of modules, in one context.
 
     `values` are by the serial number of the module, then by attribute; what they lack is looked for in `outer`.
-    `written` collects the places at which a module put another value.
+    `tied` are groups of places that were given one value, as the module ties them. `written` collects the
+    places at which a module put another value.
     """
 
-    __slots__ = ("outer", "token", "values", "written")
+    __slots__ = ("outer", "tied", "token", "values", "written")
 
     def __init__(
-        self, values: dict[int, dict[str, Any]], outer: ReplacedState | StateWatch | None = None
+        self,
+        values: dict[int, dict[str, Any]],
+        outer: ReplacedState | StateWatch | None = None,
+        tied: Sequence[Sequence[Place]] = (),
     ):
-        self.values, self.outer = values, outer
-        self.written: set[tuple[int, str]] = set()
+        self.values, self.outer, self.tied = values, outer, tied
+        self.written: set[Place] = set()
 
     def write(self, serial: int, name: str, value: Any) -> None:
         """Puts another value in the place of one that was given; nothing if it is the same array."""
@@ -41,12 +48,12 @@ class StateWatch:
     """Notes whether a program that is traced reads parameters or buffers of modules from around it.
 
     The program is for calls in every state. So a read of a value that a state around it has ends the trace,
-    by StateRead. `owner` is the number of the function that is traced.
+    by StateRead. `owner` stands for the function that is traced.
     """
 
     __slots__ = ("is_open", "outer", "owner", "token", "was_read")
 
-    def __init__(self, owner: int):
+    def __init__(self, owner: object):
         self.owner, self.outer = owner, replaced_state()
         self.was_read, self.is_open = False, True
 
@@ -102,24 +109,45 @@ def state_with(serial: int, name: str) -> ReplacedState | None:
     return None
 
 
-def replaced_values() -> dict[int, dict[str, Any]] | None:
-    """All values that stand in for others in this context, for a program that reads some of them.
+class ReplacedValues:
+    """All values that stand in for others in one context, for a program that reads some of them.
 
-    None if no state is replaced. Raises StateRead if the state is around another program, which is traced
-    for every state.
+    `values` are as those of `ReplacedState`; `tied` maps places to another one with the same value.
+    """
+
+    __slots__ = ("tied", "values")
+
+    def __init__(self, values: dict[int, dict[str, Any]], groups: Sequence[Sequence[Place]]):
+        self.values, self.tied = values, {}
+        for first, *others in groups:
+            x = values[first[0]][first[1]]
+            same = [place for place in others if values[place[0]][place[1]] is x]
+            self.tied.update(dict.fromkeys(same, first))
+
+    def value(self, place: Place) -> Any:
+        """The value at a place."""
+        return self.values[place[0]][place[1]]
+
+
+def replaced_values() -> ReplacedValues | None:
+    """The values of this context; None if no state is replaced.
+
+    Raises StateRead if the state is around another program, which is traced for every state.
     """
     state, watch = replaced_state(), None
     values: dict[int, dict[str, Any]] | None = None
+    groups: list[Sequence[Place]] = []
     while state is not None:
         if type(state) is ReplacedState:
             if watch is not None:
                 raise StateRead(watch)
             if values is None and state.outer is None:
-                return state.values
+                return ReplacedValues(state.values, state.tied)
             values = values or {}
+            groups += state.tied
             for serial, of_module in state.values.items():
                 values[serial] = {**of_module, **values.get(serial, {})}
         elif type(state) is StateWatch and state.is_open:
             state.was_read, watch = True, state
         state = state.outer
-    return values
+    return None if values is None else ReplacedValues(values, groups)

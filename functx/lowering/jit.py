@@ -449,7 +449,7 @@ class JittedFunction:
         fun, dynamic, keywords = self.static.bind(args, kwargs)
         state = StateArguments.current() if self.reads_modules else None
         if state is not None:
-            fun, keywords = taking_state(fun), {**keywords, KEYWORD: state.values}
+            fun, keywords = taking_state(fun), {**keywords, KEYWORD: state.argument}
         if flat is None or state is not None or not self.static.is_empty:
             flat = tree.flatten((dynamic, keywords))
         leaves, in_tree = tree.keys_to_key_data(*flat)
@@ -484,7 +484,7 @@ class JittedFunction:
                 memory=self.own_options.memory,  # type: ignore[arg-type]
             )
         with state_of_call(None):
-            result = self.taking_state(*args, **kwargs, **{KEYWORD: state.values})
+            result = self.taking_state(*args, **kwargs, **{KEYWORD: state.argument})
         return state.take(result)
 
     def call_program(

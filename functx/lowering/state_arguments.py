@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from functx.core.replaced_state import ReplacedState, replaced_values, state_with
+from functx.core.replaced_state import (
+    Place,
+    ReplacedState,
+    ReplacedValues,
+    replaced_values,
+    state_with,
+)
+from functx.core.rewriting import Record
 from functx.core.tracer import Tracer, current_builder
 from functx.core.typing import Function, PyTree
 from functx.transforms.aliasing import is_written_to
@@ -15,16 +22,34 @@ KEYWORD = "replaced state"
 """The keyword argument for the values, which no function has."""
 
 
-class StateArguments(NamedTuple):
-    """The values that stand in for parameters and buffers at a call, by serial number and attribute."""
+@jax.tree_util.register_static
+class SameValue(Record):
+    """Stands in an argument for the value at another place, which the module ties to this one."""
 
-    values: dict[int, dict[str, Any]]
+    place: Place
+
+
+class StateArguments(NamedTuple):
+    """The values that stand in for parameters and buffers at a call.
+
+    `argument` has them by serial number and attribute, each value that is tied once.
+    """
+
+    replaced: ReplacedValues
+    argument: dict[int, dict[str, Any]]
 
     @staticmethod
     def current() -> StateArguments | None:
         """Those of this context; None if no state is replaced."""
-        values = replaced_values()
-        return None if values is None else StateArguments(values)
+        replaced = replaced_values()
+        if replaced is None:
+            return None
+        argument = replaced.values
+        if replaced.tied:
+            argument = {serial: {**of_module} for serial, of_module in argument.items()}
+            for (serial, name), first in replaced.tied.items():
+                argument[serial][name] = SameValue(first)
+        return StateArguments(replaced, argument)
 
     def take(self, result: PyTree) -> PyTree:
         """The result of a function that takes a state, once the new values are in their places."""
@@ -32,14 +57,14 @@ class StateArguments(NamedTuple):
         for place, x in new.items():
             put(place, x)
         for place, x in written.items():
-            before = self.values[place[0]][place[1]]
+            before = self.replaced.value(place)
             # All others were written to themselves.
             if isinstance(before, jax.Array) and not isinstance(before, Tracer):
                 put(place, x)
         return out
 
 
-def put(place: tuple[int, str], x: Any) -> None:
+def put(place: Place, x: Any) -> None:
     """Puts a value in place of the one that the innermost replaced state has."""
     state = state_with(*place)
     assert state is not None, "the place was found in a replaced state"
@@ -55,6 +80,10 @@ def taking_state(fun: Function) -> Function:
 
     def call(*args: PyTree, **kwargs: PyTree) -> PyTree:
         values: dict[int, dict[str, Any]] = kwargs.pop(KEYWORD)
+        for of_module in values.values():
+            for name, x in of_module.items():
+                if type(x) is SameValue:
+                    of_module[name] = values[x.place[0]][x.place[1]]
         with ReplacedState(values) as state:
             out = fun(*args, **kwargs)
         new = {(serial, name): values[serial][name] for serial, name in state.written}

@@ -371,12 +371,13 @@ class Module:
         seen = set()
         whole = self.named_modules(prefix, remove_duplicate) if recurse else [(prefix, self)]
         for path, module in whole:
-            for name in vars(module)[kind]:
+            for name, own in [*vars(module)[kind].items()]:
                 x = getattr(module, name)
-                if x is None or (remove_duplicate and id(x) in seen):
-                    continue
-                seen.add(id(x))
-                yield _join(path, name), x
+                # In a functional call, one array may stand in for several that the module does not tie.
+                key = id(own), id(x)
+                if x is not None and not (remove_duplicate and key in seen):
+                    seen.add(key)
+                    yield _join(path, name), x
 
     def train(self, mode: bool = True) -> Self:
         """Sets training mode, or with False evaluation mode, here and in all submodules."""

@@ -309,6 +309,21 @@ def test_gradients_reach_the_variables_that_are_given_and_those_that_are_not():
     assert {k: float(v) for k, v in own.items()} == {"a": 2.0, "b": 1.0}
 
 
+def test_functions_that_are_compiled_ahead_of_time_see_the_values_of_the_call():
+    programs = []
+    module = Scale(lambda f: functx.aot.aot_function(f, lambda p: (programs.append(p), p)[1]))
+    for _ in range(2):
+        assert np.allclose(module(X), 2) and np.allclose(functional_call(module, GIVEN, X), 5)
+        w = Variable(W, requires_grad=True)
+        functional_call(module, {"w": w}, X).sum().backward()
+        assert w.grad.tolist() == X.tolist() and module.w.grad is None
+    assert [len(p.inputs) for p in programs if "forward" in p.name] == [2, 2]
+    whole = functx.aot.aot_module(Affine(0.0))
+    state = {"module.a": 3.0, "module.n": 5}
+    assert float(functional_call(whole, state, 2.0)) == 6 and state["module.n"] == 6
+    assert float(whole(2.0)) == 4 and int(whole.module.n) == 1
+
+
 class Statistics(nn.Module):
     """Writes to its buffers by each kind of write, in a jitted function or not."""
 
@@ -346,6 +361,36 @@ def test_each_kind_of_write_lands_in_each_kind_of_array(use, kind):
     assert int(new["count"]) == 4 and new["total"].tolist() == [4.0, 0.0]
     assert new["last"].tolist() == [2.0, 14.0]
     assert int(module.count) == 0 and module.total.tolist() == module.last.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", [onp.array, jax.numpy.array, Variable])
+def test_a_write_to_one_of_two_tied_buffers_is_read_through_the_other_in_a_jitted_function(kind):
+    module = nn.Module()
+    module.a = nn.Buffer(f32(0, 0))
+    module.b = module.a
+
+    @functx.jit
+    def block(x):
+        module.a[0] += x[0]
+        return x + module.b
+
+    module.forward = block
+    state = {"b": kind(f32(1, 1))}
+    for call in range(2):
+        assert functional_call(module, state, X).tolist() == [3.0 + call, 2.0]
+        assert state["b"].tolist() == [2.0 + call, 1.0]
+    assert module(X).tolist() == [2.0, 1.0] and module.b.tolist() == [1.0, 0.0]
+
+
+def test_parameters_are_counted_by_what_the_module_ties_also_in_a_call():
+    module = Affine(1.0)
+    module.forward = lambda x: [name for name, _ in module.named_parameters()]
+    x = f32(3)[0]
+    assert functional_call(module, {"a": x, "b": x}, 1.0) == ["a", "b"]
+    tied = Affine()
+    tied.forward = lambda x: [name for name, _ in tied.named_parameters()]
+    assert functional_call(tied, {"a": 3.0}, 1.0) == ["a"]
+    assert functional_call(tied, {"a": 3.0}, 1.0, tie_weights=False) == ["a", "b"]
 
 
 def test_buffers_are_written_for_each_lane_of_a_batch():
