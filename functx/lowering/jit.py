@@ -84,6 +84,7 @@ from functx.transforms.argument_names import (
 from functx.transforms.call_primitive import Call
 from functx.transforms.dce import drop_unused_inputs
 from functx.transforms.make_ir import eval_shape
+from functx.transforms.replayed_draws import has_replays
 from functx.transforms.tracing_api import TracedFunction, abstractify, avals_of, trace_function
 
 
@@ -522,7 +523,8 @@ class JittedFunction:
             if found is None:
                 return self.steps(fun, leaves, in_tree, avals, key)
             # Captured values of a trace do not outlive it.
-            if not any([type(x) is Tracer or is_jax_tracer(x) for x in traced.captured]):
+            local = any([type(x) is Tracer or is_jax_tracer(x) for x in traced.captured])
+            if not local and not has_replays(traced.program):
                 self.traced.put(key, found)
         traced, call, used = found
         operands = [*leaves, *traced.captured]

@@ -17,7 +17,7 @@ from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.samples import Rounding, Sample, f32, i32, sample, u32
 from functx.core.tracer import aval_of
-from functx.core.types import DType, Shape, ShapedArray, is_complex, kind, real_dtype
+from functx.core.types import DType, ShapedArray, is_complex, kind, real_dtype
 from functx.core.typing import Value
 from functx.ops.operands import literal
 from functx.ops.philox import Draw, PhiloxBits
@@ -49,8 +49,8 @@ class DrawUniform(StandardDraw):
     def decompose(self, state: Value) -> tuple[Value, Value]:
         bits = ml_dtypes.finfo(self.dtype).nmant + 1
         if bits > 32:
-            return uniform(state, self.shape, self.dtype)
-        words, state = PhiloxBits(self.shape)(state)
+            return uniform(self, state, self.dtype)
+        words, state = words_of(self, state)
         return _scaled(ops.shift_right_logical(words, 32 - bits), bits, self.dtype), state
 
 
@@ -63,10 +63,10 @@ class DrawNormal(StandardDraw):
 
     def decompose(self, state: Value) -> tuple[Value, Value]:
         if is_complex(self.dtype):
-            both, state = DrawNormal((*self.shape, 2), real_dtype(self.dtype))(state)
+            both, state = DrawNormal((*self.shape, 2), self.replays, real_dtype(self.dtype))(state)
             parts = [_last(both, i) for i in (0, 1)]
             return ops.div(ops.complex(*parts), math.sqrt(2.0)), state
-        unit, state = symmetric_uniform(state, self.shape, compute_dtype(self.dtype))
+        unit, state = symmetric_uniform(self, state, compute_dtype(self.dtype))
         out = ops.mul(ops.erf_inv(unit), math.sqrt(2.0))
         return ops.convert_element_type(out, self.dtype), state
 
@@ -78,7 +78,7 @@ class DrawExponential(StandardDraw):
     rounding = Rounding()
 
     def decompose(self, state: Value) -> tuple[Value, Value]:
-        unit, state = uniform(state, self.shape, compute_dtype(self.dtype))
+        unit, state = uniform(self, state, compute_dtype(self.dtype))
         out = ops.neg(ops.log1p(ops.neg(unit)))
         return ops.convert_element_type(out, self.dtype), state
 
@@ -90,7 +90,7 @@ class DrawCauchy(StandardDraw):
     rounding = Rounding()
 
     def decompose(self, state: Value) -> tuple[Value, Value]:
-        unit, state = symmetric_uniform(state, self.shape, compute_dtype(self.dtype))
+        unit, state = symmetric_uniform(self, state, compute_dtype(self.dtype))
         out = ops.tan(ops.mul(unit, math.pi / 2))
         return ops.convert_element_type(out, self.dtype), state
 
@@ -109,7 +109,7 @@ class DrawBernoulli(Draw):
 
     def decompose(self, state: Value, p: Value) -> tuple[Value, Value]:
         dtype = compute_dtype(p.dtype)
-        unit, state = uniform(state, self.shape, dtype)
+        unit, state = uniform(self, state, dtype)
         return ops.lt(unit, ops.convert_element_type(p, dtype)), state
 
 
@@ -128,7 +128,7 @@ class DrawGeometric(Draw):
 
     def decompose(self, state: Value, p: Value) -> tuple[Value, Value]:
         dtype = compute_dtype(p.dtype)
-        unit, state = uniform(state, self.shape, dtype)
+        unit, state = uniform(self, state, dtype)
         # log(1 - u) / log(1 - p)
         failure = ops.log1p(ops.neg(ops.convert_element_type(p, dtype)))
         trials = ops.ceil(ops.div(ops.log1p(ops.neg(unit)), failure))
@@ -159,7 +159,7 @@ class DrawIntegers(Draw):
     def decompose(self, state: Value, low: Value, count: Value) -> tuple[Value, Value]:
         own_bits, bits = low.dtype.itemsize * 8, 64 if low.dtype.itemsize > 4 else 32
         words_each, unsigned = bits // 16, np.dtype(f"uint{bits}")
-        words, state = PhiloxBits((*self.shape, words_each))(state)
+        words, state = words_of(self, state, words_each)
         parts = [ops.convert_element_type(_last(words, i), unsigned) for i in range(words_each)]
         if bits == 64:
             parts = [ops.bitwise_or(ops.shift_left(parts[i], 32), parts[i + 1]) for i in (0, 2)]
@@ -213,7 +213,7 @@ class DrawPermutation(Draw):
 
     def decompose(self, state: Value) -> tuple[Value, Value]:
         # Two words for each integer decide its place; that both tie with another's is unlikely.
-        words, state = PhiloxBits((*self.shape, 2))(state)
+        words, state = words_of(self, state, 2)
         keys = [_last(words, i) for i in (0, 1)]
         axis = keys[0].ndim - 1
         integers = ops.broadcasted_iota(I32, keys[0].shape, axis)
@@ -232,20 +232,27 @@ def compute_dtype(dtype: DType) -> DType:
     return F64 if dtype == F64 else F32
 
 
-def uniform(state: Value, shape: Shape, dtype: DType) -> tuple[Value, Value]:
+def words_of(draw: Draw, state: Value, each: int = 1) -> tuple[Value, Value]:
+    """The words of a draw, `each` for an element along a new last dimension if these are several."""
+    shape = (*draw.shape, each) if each > 1 else draw.shape
+    words, state = PhiloxBits(shape, draw.replays)(state)
+    return words, state
+
+
+def uniform(draw: Draw, state: Value, dtype: DType) -> tuple[Value, Value]:
     """Numbers in [0, 1) of float32 or float64, with a full mantissa, and the new state."""
     if dtype == F32:
-        out, state = DrawUniform(shape, dtype)(state)
+        out, state = DrawUniform(draw.shape, draw.replays, dtype)(state)
         return out, state
-    words, state = PhiloxBits((*shape, 2))(state)
+    words, state = words_of(draw, state, 2)
     high = _scaled(ops.shift_right_logical(_last(words, 0), 5), 27, F64)
     low = _scaled(ops.shift_right_logical(_last(words, 1), 6), 53, F64)
     return ops.add(high, low), state
 
 
-def symmetric_uniform(state: Value, shape: Shape, dtype: DType) -> tuple[Value, Value]:
+def symmetric_uniform(draw: Draw, state: Value, dtype: DType) -> tuple[Value, Value]:
     """Numbers in (-1, 1), without its bounds and symmetric around zero, and the new state."""
-    unit, state = uniform(state, shape, dtype)
+    unit, state = uniform(draw, state, dtype)
     bits = ml_dtypes.finfo(dtype).nmant + 1
     # Exact, since all numbers are odd multiples of 2^-bits.
     return ops.add(ops.sub(ops.mul(unit, 2.0), 1.0), 2.0**-bits), state

@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, RandomnessError, ShapeError
-from functx.core.named_axes import RANDOMNESS_MODES, batched_axis_names
+from functx.core.named_axes import RANDOMNESS_MODES, Axis, batched_axis_names, set_batched_axis
 from functx.core.primitive import UpdatesInPlace
 from functx.core.samples import bool_, sample, u32
 from functx.core.tracer import aval_of
@@ -35,10 +35,12 @@ WEYL_STEPS = 0x9E3779B9, 0xBB67AE85
 class Draw(UpdatesInPlace, abstract=True):
     """An array of `shape` drawn from a state, and the state behind the words that it took.
 
-    The parameters are further operands: scalars, or arrays of the shape of the result.
+    The parameters are further operands: scalars, or arrays of the shape of the result. A draw that
+    `replays` numbers of a program outside of that many batches draws once for these.
     """
 
     shape: Shape
+    replays: int = 0
     size_fields = ("shape",)
     multiple_results = True
     differentiable = False
@@ -70,10 +72,14 @@ class Draw(UpdatesInPlace, abstract=True):
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         (state, *parameters), (state_dim, *parameter_dims) = args, dims
         size = batch_size(args, dims)
+        mode = batched_axis_names().randomness
+        if self.replays and mode is not None:
+            outer = self.replace(replays=self.replays - 1)
+            with set_batched_axis(Axis(None, size)):
+                return outer.batch(args, dims)
         if state_dim is not None:
             # Each element has a state of its own, and draws from it under every mode.
             return self.with_parameters(ops.moveaxis(state, state_dim, 0), args, dims, 0, size)
-        mode = batched_axis_names().randomness
         if mode == "error":
             choices = " or ".join(
                 [f"{name!r} ({does})" for name, does in RANDOMNESS_MODES.items() if name != "error"]

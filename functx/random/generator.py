@@ -374,7 +374,7 @@ def rand(*size: ShapeLike, generator: Generator | None = None, dtype: DTypeLike 
     >>> random.rand(2, 3).shape
     (2, 3)
     """
-    primitive = DrawUniform(size_of("rand", size), check_float_dtype("rand", dtype))
+    primitive = DrawUniform(size_of("rand", size), dtype=check_float_dtype("rand", dtype))
     return check_generator("rand", generator).draw(primitive)
 
 
@@ -404,7 +404,7 @@ def randn(*size: ShapeLike, generator: Generator | None = None, dtype: DTypeLike
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_inexact(dtype):
         raise DTypeError(f"randn: dtype must be a float or complex type; got {dtype}")
-    primitive = DrawNormal(size_of("randn", size), dtype)
+    primitive = DrawNormal(size_of("randn", size), dtype=dtype)
     return check_generator("randn", generator).draw(primitive)
 
 
@@ -527,7 +527,7 @@ def uniform(
     (4,)
     """
     (low, high), shape, dtype = parameters("uniform", [low, high], size, dtype)
-    unit = check_generator("uniform", generator).draw(DrawUniform(shape, dtype))
+    unit = check_generator("uniform", generator).draw(DrawUniform(shape, dtype=dtype))
     # With both products, no rounding leaves the interval by much, and equal bounds give themselves.
     return ops.add(low, ops.mul(ops.sub(high, low), unit))
 
@@ -550,7 +550,7 @@ def normal(
     1.0
     """
     (mean, std), shape, dtype = parameters("normal", [mean, std], size, dtype)
-    unit = check_generator("normal", generator).draw(DrawNormal(shape, dtype))
+    unit = check_generator("normal", generator).draw(DrawNormal(shape, dtype=dtype))
     return ops.add(mean, ops.mul(std, unit))
 
 
@@ -569,7 +569,7 @@ def exponential(
     """
     (rate,), shape, dtype = parameters("exponential", [rate], size, dtype)
     return ops.div(
-        check_generator("exponential", generator).draw(DrawExponential(shape, dtype)), rate
+        check_generator("exponential", generator).draw(DrawExponential(shape, dtype=dtype)), rate
     )
 
 
@@ -588,7 +588,7 @@ def cauchy(
     (3,)
     """
     (median, sigma), shape, dtype = parameters("cauchy", [median, sigma], size, dtype)
-    unit = check_generator("cauchy", generator).draw(DrawCauchy(shape, dtype))
+    unit = check_generator("cauchy", generator).draw(DrawCauchy(shape, dtype=dtype))
     return ops.add(median, ops.mul(sigma, unit))
 
 
@@ -700,7 +700,7 @@ def rrelu(
     (x,), shape, dtype = parameters("rrelu", [x], None, None)
     slope: Any = literal((lower + upper) / 2, dtype)
     if training:
-        unit = check_generator("rrelu", generator).draw(DrawUniform(shape, dtype))
+        unit = check_generator("rrelu", generator).draw(DrawUniform(shape, dtype=dtype))
         slope = ops.add(ops.mul(unit, upper - lower), lower)
     return ops.select(ops.ge(x, literal(0.0, dtype)), x, ops.mul(x, slope))
 

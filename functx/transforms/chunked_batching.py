@@ -18,6 +18,7 @@ from functx.core.typing import Avals, Value, Values
 from functx.ops.operands import literal
 from functx.transforms.control.scan import Scan
 from functx.transforms.dce import with_io
+from functx.transforms.replayed_draws import has_replays
 from functx.transforms.vmap import Batch, BatchedOutputError, BatchWithInferredOutDims, add_axis
 
 
@@ -48,7 +49,7 @@ class ChunkedBatch(Batch):
         if self.names.name in program.named_axes:
             return super().emit(program, *args)
         if program.draws:
-            if self.names.randomness != "same":
+            if self.names.randomness != "same" or has_replays(program):
                 return super().emit(program, *args)
             # Refuses a batched parameter of a draw, which a loop over the elements would accept.
             cached_rewrite(

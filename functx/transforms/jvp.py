@@ -38,6 +38,7 @@ from functx.transforms.argument_names import (
 from functx.transforms.dce import dependents_of
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.grad import convert_ints_to_floats
+from functx.transforms.replayed_draws import num_mapped_levels, replay_draws
 from functx.transforms.tangents import flatten_tangents, unflatten_tangents
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
@@ -115,6 +116,7 @@ def linearize(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     values, tangent_program = rewrite_by_structure(Linearize(at_primals.active), traced.program)
     operands = [*at_primals.leaves, *traced.captured]
     outs = apply(None, values, operands)
+    levels = num_mapped_levels()
     count = len(traced.program.outputs)
     residuals = copy_if_aliased(outs[count:], operands)
 
@@ -123,7 +125,8 @@ def linearize(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
         leaves = flatten_tangents(in_tree, (tangents, {}), label, "primals")
         leaves = _check_tangents(fun, in_tree, avals, leaves, "linearize")
         filled = ops.instantiate_zeros(select_where(leaves, inexact), select_where(avals, inexact))
-        outs = apply(None, tangent_program, [*filled, *residuals])
+        program = replay_draws(tangent_program, levels)
+        outs = apply(None, program, [*filled, *residuals])
         outs = copy_transform_results(outs, [*filled, *residuals])
         return _output_tangent(traced, outs, has_aux)
 
@@ -223,6 +226,7 @@ def vjp(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
     forward, backward = rewrite_by_structure(backend.vjp_split(at_primals.active), traced.program)
     operands = [*at_primals.leaves, *traced.captured]
     outs = apply(None, forward, operands)
+    levels = num_mapped_levels()
     count = len(traced.program.outputs)
 
     def pullback(residuals: Values, *ct: Value) -> PyTree:
@@ -233,7 +237,7 @@ def vjp(fun: Function, *primals: PyTree, has_aux: bool = False) -> PyTree:
             )
         cts = _check_cotangents(fun, out_tree, out_avals, ct[0])
         cts += [ops.zeros_like(a) for a in traced.program.out_avals[own:] if is_inexact(a.dtype)]
-        pulled = apply(None, backward, [*cts, *residuals])
+        pulled = apply(None, replay_draws(backward, levels), [*cts, *residuals])
         found = scatter_where(
             copy_transform_results(pulled, [*cts, *residuals]), inexact_mask(avals)
         )

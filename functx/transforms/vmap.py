@@ -159,7 +159,7 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
     primitive = eqn.primitive
     if all(dim is None for dim in dims):
         names = batched_axis_names()
-        draws = primitive.draws and names.randomness in ("error", "different")
+        draws = primitive.draws and names.randomness is not None
         if not draws and names.name not in primitive.named_axes:
             return [(out, None) for out in bind_equation(eqn, *args)]
     result = primitive.batch(args, dims)

@@ -53,7 +53,9 @@ def draw_definition(words_each: Callable[..., int], compute: Callable[..., Array
     """
 
     @exact_dtypes
-    def draw(state: Array, *parameters: Array, shape: Shape, **params: Any) -> tuple[Array, Array]:
+    def draw(
+        state: Array, *parameters: Array, shape: Shape, replays: int, **params: Any
+    ) -> tuple[Array, Array]:
         count = words_each(*parameters, **params)
         batch = state.shape[:-1]
         outs, states = [], []

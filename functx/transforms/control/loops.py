@@ -374,7 +374,7 @@ def map(f: Function, xs: PyTree, *, batch_size: int | None = None) -> PyTree:
     batch_size = non_negative_integer(caller, "batch_size", batch_size)
     # No row at a time: all are the remainder.
     if not batch_size:
-        return vmap(f)(xs)
+        return vmap(f, randomness="different")(xs)
     num_batched = length - length % batch_size
     results = []
     if num_batched or not length:
@@ -385,13 +385,15 @@ def map(f: Function, xs: PyTree, *, batch_size: int | None = None) -> PyTree:
             )
             for x in leaves
         ]
-        stacked = map(vmap(f), tree.unflatten(x_tree, batches))
+        batched = vmap(f, randomness="different")
+        stacked = map(batched, tree.unflatten(x_tree, batches))
         results.append(
             _map_key_words(lambda y: ops.reshape(y, (num_batched, *aval_of(y).shape[2:])), stacked)
         )
     if num_batched < length:
         remainder = [ops.slice_in_dim(x, num_batched, length) for x in leaves]
-        results.append(vmap(f)(tree.unflatten(x_tree, remainder)))
+        batched = vmap(f, randomness="different")
+        results.append(batched(tree.unflatten(x_tree, remainder)))
     return (
         results[0]
         if len(results) == 1
