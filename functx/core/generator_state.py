@@ -99,6 +99,10 @@ class ThreadState(GeneratorState):
     def __init__(self) -> None:
         self._local = threading.local()
 
+    def __reduce__(self) -> str:
+        # Copies are the default generator of the thread or process that has them.
+        return "DEFAULT_STATE"
+
     @property
     def _words(self) -> Any:  # type: ignore[override]
         words = getattr(self._local, "words", None)

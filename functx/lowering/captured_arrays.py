@@ -74,7 +74,8 @@ class CapturedArrays:
             raise Retrace(partial(self.drop_unmet, frozenset(positions.values())))
         self.positions_by_key.put(key, (len(self.arguments), positions))
         self.num_settled, self.is_retrace = len(self.arguments), False
-        return values
+        # JAX reads them as it takes arguments, but not while its own jit is off.
+        return read_states(values)
 
     def argument_for(
         self, x: Value, is_local: bool, arguments: Values, positions: dict[int, int]

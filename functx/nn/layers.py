@@ -35,6 +35,8 @@ from functx.ops.operands import (
 )
 from functx.ops.random import Dropout
 from functx.ops.statistics import vector_norm
+from functx.random.generator import Generator
+from functx.random.generator import dropout as random_dropout
 from functx.random.keys import check_single_key
 
 __all__ = ["avg_pool", "cosine_similarity", "dropout", "embedding", "max_pool", "min_pool"]
@@ -189,12 +191,20 @@ def embedding(indices: ArrayLike, weight: ArrayLike, padding_idx: int | None = N
 
 @explain_arguments
 def dropout(
-    x: ArrayLike, rate: float = 0.5, key: ArrayLike | None = None, *, deterministic: bool = False
+    x: ArrayLike,
+    rate: float = 0.5,
+    key: ArrayLike | None = None,
+    *,
+    deterministic: bool = False,
+    generator: Generator | None = None,
 ) -> Value:
     """`x / (1 - rate)` with each element set to 0 with probability `rate`.
 
-    The same `key` drops the same elements. With `deterministic` or a rate of 0 it is a copy of
-    `x`, and needs no key.
+    The same `key` drops the same elements; in place of a key, a `generator` gives other numbers each
+    time. With `deterministic` or a rate of 0 it is a copy of `x`, and needs neither.
+
+    Raises ValueRangeError unless `rate` is a probability, and ArgumentError without a key and a generator
+    or with both.
 
     >>> from functx import nn, random
     >>> import numpy
@@ -208,10 +218,14 @@ def dropout(
     (x,) = promote_inexact(x)
     if as_bool("dropout: deterministic", deterministic) or rate == 0:
         return copy_array(x)
-    if key is None:
+    if generator is not None and key is None:
+        return random_dropout(x, rate, generator=generator)
+    if key is None or generator is not None:
         raise ArgumentError(
-            "dropout: a key must be given, unless deterministic; got None",
-            fix="Make one with functx.random.key(seed), and split it for each use.",
+            "dropout: a key or a generator must be given, unless deterministic; got "
+            f"{'neither' if key is None else 'both'}",
+            fix="Make a key with functx.random.key(seed), and split it for each use; or pass "
+            "generator=functx.random.default_generator.",
         )
     return Dropout(rate)(x, check_single_key("dropout", key))
 

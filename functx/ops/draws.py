@@ -30,7 +30,7 @@ I32 = np.dtype("int32")
 class StandardDraw(Draw, abstract=True):
     """Numbers of `dtype` with a standard distribution."""
 
-    dtype: DType
+    dtype: DType = F32
     samples: ClassVar[Sequence[Sample]] = (
         sample(u32[4], shape=(3, 3), dtype=F32),
         sample(u32[2, 4], shape=(2,), dtype=F32),

@@ -25,6 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.errors import (
     ArgumentError,
     DTypeError,
@@ -40,6 +41,7 @@ from functx.core.generator_state import (
     GeneratorState,
     fresh_seed,
     pack_state,
+    state_table,
     unpack_state,
 )
 from functx.core.tracer import Tracer, aval_of, current_builder, is_variable
@@ -143,7 +145,8 @@ class Generator:
             self._state = Copy()(builder.tracer(pack_state(seed, 0)))
 
     def __repr__(self) -> str:
-        if current_builder.get() is not None or isinstance(self._state, Tracer):
+        is_traced = isinstance(self._state, Tracer) or state_table.get() is not None
+        if is_traced or current_builder.get() is not None or backend.jax_is_tracing():
             return "Generator(traced)"
         seed, offset = unpack_state(self._state.read()).tolist()
         return f"Generator(seed={seed}, offset={offset})"

@@ -184,7 +184,9 @@ def test_dropout_keeps_and_scales_the_elements_of_jaxs_bernoulli():
 
 def test_mistakes_of_dropout_are_named():
     x = np.ones(3, "float32")
-    with pytest.raises(ArgumentError, match="a key must be given, unless deterministic; got None"):
+    with pytest.raises(
+        ArgumentError, match="a key or a generator must be given, unless deterministic; got neither"
+    ):
         nn.dropout(x, 0.5)
     with pytest.raises(ValueRangeError, match=r"rate must be a probability, from 0 to 1; got 1.5"):
         nn.dropout(x, 1.5, random.key(0))

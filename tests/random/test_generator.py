@@ -1,5 +1,7 @@
 """Generators: the published words, states, distributions, dtypes, in-place forms, and mistakes."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -318,3 +320,28 @@ def test_a_function_that_returns_no_state_must_not_draw(fun):
     with pytest.raises(ImplicitDrawError, match="returns no state"):
         fun(np.ones(3, "float32"))
     assert random.get_state().tolist() == [1, 0]
+
+
+def test_copies_and_pickles_continue_by_themselves_and_the_default_one_stays_the_default():
+    generator = random.Generator(3)
+    random.rand(1, generator=generator)
+    for other in (copy.deepcopy(generator), pickle.loads(pickle.dumps(generator))):
+        assert (
+            random.rand(2, generator=other).tolist()
+            == random.rand(8, generator=random.Generator(3))[4:6].tolist()
+        )
+    assert generator.get_state().tolist() == [3, 4]
+    random.seed(6)
+    assert copy.deepcopy(random.default_generator).initial_seed() == 6
+
+
+def test_dropout_takes_a_generator_in_place_of_a_key():
+    x = np.ones(100, "float32")
+    first, second = [
+        functx.nn.dropout(x, 0.5, generator=random.default_generator) for _ in range(2)
+    ]
+    assert set(first.tolist()) == {0.0, 2.0}
+    assert first.tolist() != second.tolist()
+    for options in ({}, {"key": random.key(0), "generator": random.default_generator}):
+        with pytest.raises(functx.errors.ArgumentError, match="a key or a generator must be given"):
+            functx.nn.dropout(x, 0.5, **options)

@@ -354,7 +354,7 @@ def test_in_place_forms_are_functionalized():
 
 def test_a_program_holds_neither_seed_nor_offset():
     program = functx.make_ir(functx.functionalize(lambda x: x * random.rand(3)))(X)
-    assert "draw_uniform[shape=(3,), dtype=f32] c0" in str(program)
+    assert "draw_uniform[shape=(3,)] c0" in str(program)
     before = random.get_state().tolist()
     out, (state,) = program(X)
     assert random.get_state().tolist() == before
@@ -439,3 +439,58 @@ def test_a_forward_rule_may_draw_where_the_function_does_not():
     f = noisy_vjp(False, draws_in_primal=False)
     check_same(functx.grad(lambda x: (f(x) ** 2).sum()), lambda x: 20.0 * x * random.rand(3), X)
     check_same(functx.jit(f), lambda x: x, X)
+
+
+CHECKPOINTED = functx.checkpoint(
+    lambda x: lax.scan(lambda c, _: (fnp.sin(c * random.rand(3)), None), x, None, 2)[0]
+)
+
+
+@pytest.mark.parametrize("mode", ["error", *MODES])
+def test_a_mapped_pullback_repeats_the_numbers_of_the_function(mode):
+    cts = np.eye(3, dtype=np.float32)
+    _, pullback = functx.vjp(CHECKPOINTED, X)
+    rows = np.stack([pullback(ct)[0] for ct in cts])
+
+    def vmap(f, **options):
+        return functx.vmap(f, randomness=mode, **options)
+
+    for mapped in (vmap(pullback), vmap(functx.jit(pullback)), vmap(pullback, chunk_size=1)):
+        np.testing.assert_allclose(mapped(cts)[0], rows, rtol=1e-5)
+    twice = vmap(lambda c: vmap(pullback)(c)[0])(np.stack([cts, cts]))
+    np.testing.assert_allclose(twice, [rows, rows], rtol=1e-5)
+    _, push = functx.linearize(CHECKPOINTED, X)
+    np.testing.assert_allclose(vmap(push)(cts), [push(ct) for ct in cts], rtol=1e-5)
+
+
+def test_a_pullback_of_a_batch_that_is_mapped_again_repeats_the_numbers_of_each_element():
+    cts = np.eye(3, dtype=np.float32)
+
+    def jacobian(x):
+        return functx.vmap(functx.vjp(CHECKPOINTED, x)[1])(cts)[0]
+
+    check_same(
+        functx.vmap(jacobian, randomness="different"),
+        functx.vmap(functx.jacrev(CHECKPOINTED), randomness="different"),
+        np.stack([X, 2 * X]),
+    )
+
+
+def test_map_in_batches_draws_for_each_row():
+    rows = lax.map(lambda r: r * random.rand(3), np.ones((5, 3), np.float32), batch_size=2)
+    assert len(set(np.asarray(rows).ravel().tolist())) == 15
+
+
+def test_jit_that_is_off_and_generators_as_static_arguments_draw_as_well():
+    with jax.disable_jit():
+        check_same(functx.jit(lambda x: x * random.rand(3)), lambda x: x * random.rand(3), X)
+    compiled = functx.jit(lambda g: random.rand(3, generator=g), static_argnums=0)
+    first = random.Generator(1)
+    found = [
+        compiled(first).tolist(),
+        compiled(random.Generator(2)).tolist(),
+        compiled(first).tolist(),
+    ]
+    one, two = random.Generator(1), random.Generator(2)
+    expected = [random.rand(3, generator=g).tolist() for g in (one, two, one)]
+    assert found == expected
