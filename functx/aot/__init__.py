@@ -3,7 +3,7 @@
 from functx.aot.analysis import analyze
 from functx.aot.compilers import default_compiler
 from functx.aot.functions import aot_function
-from functx.aot.joint import create_joint, joint_program
+from functx.aot.joint import create_joint
 from functx.aot.meta import BaseKind, InputInfo, Meta, MutationKind, OutputInfo, OutputKind
 from functx.aot.modules import AotModule, aot_module
 from functx.aot.partitions import default_partition, min_cut_rematerialization_partition
@@ -11,6 +11,7 @@ from functx.aot.prepared import (
     create_functionalized_fn,
     fn_input_mutations_to_outputs,
     fn_prepped_for_autograd,
+    joint_program,
 )
 from functx.aot.random_state import with_random_state
 from functx.aot.tokens import token_kinds, with_tokens

@@ -12,16 +12,15 @@ from functx.aot.analysis import flags_of_leaves, requires_grad_flags
 from functx.core import tree
 from functx.core.errors import (
     DTypeError,
-    GradientError,
     LossOutputError,
     OutputMaskError,
     ShapeError,
     TangentCountError,
     type_name,
 )
-from functx.core.masks import inexact_mask, scatter_where, select_where
+from functx.core.masks import scatter_where, select_where
 from functx.core.program import Part, Program, pad_input_names
-from functx.core.program_editing import cast_scalar, replace_program_fields
+from functx.core.program_editing import cast_scalar
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
@@ -30,10 +29,9 @@ from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Flags, Function, PyTree, Value
 from functx.passes.memory_planning import JointProgram, inline_checkpoints
 from functx.transforms.aliasing import copy_transform_results, write_back_arguments
-from functx.transforms.argument_names import check_callable, function_name, wrap_transform
+from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.dce import eliminate_common_subexpressions
 from functx.transforms.forward_mode import canonicalize_for_ad
-from functx.transforms.make_ir import functionalize, make_ir
 from functx.transforms.reverse_mode import CotangentSums, forward_sweep, propagate_cotangents
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
@@ -105,43 +103,6 @@ def join_gradients(
             gradients=numbers,
         )
     )
-
-
-def joint_program(fun: Function) -> Callable[..., JointProgram]:
-    """The function that returns the `JointProgram` of `fun` for its arguments.
-
-    The program takes the primals (the leaves of the arguments, then the captured values of
-    `fun`), then a tangent for each inexact output; it returns the new values of the arguments that
-    `fun` writes to, the outputs of `fun`, and the gradients in the inexact primals. Regions under
-    `functx.checkpoint` are inlined; `recompute` holds the values that they recompute. Arguments may
-    be arrays, or anything with `shape` and `dtype`.
-
-    Raises GradientError for a function without inexact outputs.
-
-    >>> import functx, numpy
-    >>> joint = functx.aot.joint_program(functx.numpy.sin)(numpy.float32(1.0))
-    >>> joint.primals, len(joint.tangents), len(joint.program.outputs)
-    (1, 1, 2)
-    """
-    check_callable(fun, "joint_program")
-
-    def wrapper(*args: PyTree, **kwargs: PyTree) -> JointProgram:
-        program = make_ir(functionalize(fun))(*args, **kwargs)
-        if not any(inexact_mask(program.out_avals)):
-            raise GradientError(
-                f"joint_program({function_name(fun)}): an output must be inexact to have a gradient; "
-                f"got {program.out_avals}"
-            )
-        assert program.trees is not None
-        results, written = program.trees[1].children()
-        outputs = [*program.outputs[results.num_leaves :], *program.outputs[: results.num_leaves]]
-        program = replace_program_fields(program, outputs=outputs)
-        joint = join_gradients(
-            program, inexact_mask(program.in_avals), inexact_mask(program.out_avals), zeros=True
-        )
-        return joint._replace(mutated=written.num_leaves)
-
-    return wrap_transform(wrapper, fun, "joint_program")
 
 
 def create_joint(

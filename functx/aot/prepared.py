@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from functx.aot.analysis import (
-    AnalyzedProgram,
-    AnalyzeMemory,
-    analyze_program,
-    trace_with_writes,
-)
+from functx.aot.analysis import analyze_program, split_arguments, trace_with_writes
 from functx.aot.joint import join_gradients
+from functx.aot.memory_analysis import AnalyzedProgram, AnalyzeMemory
 from functx.aot.meta import Meta, OutputKind
 from functx.core import tree
-from functx.core.errors import ArgumentError, BackwardWriteError, OutputCountError, type_name
+from functx.core.errors import (
+    ArgumentError,
+    BackwardWriteError,
+    GradientError,
+    OutputCountError,
+    type_name,
+)
 from functx.core.functionalization import Strides
+from functx.core.masks import inexact_mask
 from functx.core.program import Atom, Equation, Part, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply, cached_rewrite
@@ -25,7 +28,8 @@ from functx.ops.views import Copy, Write
 from functx.passes.memory_planning import JointProgram
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
-from functx.transforms.tracing_api import TracedFunction, partition_static_arguments
+from functx.transforms.make_ir import functionalize, make_ir
+from functx.transforms.tracing_api import TracedFunction, abstractify
 
 
 def fn_input_mutations_to_outputs(fun: Function, meta: Meta) -> Callable[..., tuple[Any, ...]]:
@@ -51,7 +55,7 @@ def fn_input_mutations_to_outputs(fun: Function, meta: Meta) -> Callable[..., tu
         outs = prepared(args, kwargs)
         return tuple(outs[: len(outs) - len(meta.bases)])
 
-    return wrap_transform(wrapper, fun, "fn_input_mutations_to_outputs")
+    return named_as(wrap_transform(wrapper, fun, "fn_input_mutations_to_outputs"), fun)
 
 
 def fn_prepped_for_autograd(
@@ -81,7 +85,7 @@ def fn_prepped_for_autograd(
     def wrapper(*args: PyTree, **kwargs: PyTree) -> tuple[tuple[Any, ...], list[bool]]:
         return tuple(prepared(args, kwargs)), list(meta.mask)
 
-    return wrap_transform(wrapper, fun, "fn_prepped_for_autograd")
+    return named_as(wrap_transform(wrapper, fun, "fn_prepped_for_autograd"), fun)
 
 
 def prepare(fun: Function, meta: Meta, label: str) -> Callable[..., list[Value]]:
@@ -95,23 +99,7 @@ def prepare(fun: Function, meta: Meta, label: str) -> Callable[..., list[Value]]
     label = f"{label}({function_name(fun)})"
 
     def prepared(args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> list[Value]:
-        strides = [info.strides for info in meta.inputs]
-        traced, strides, leaves = trace_arguments(fun, args, kwargs, label, strides)
-        operands = [*leaves, *traced.captured]
-        if len(operands) != len(meta.inputs):
-            raise count_error(label, "inputs", len(operands), len(meta.inputs))
-        found, program = analyze_program(
-            traced.program, meta.needs_grad, meta.keep_input_mutations, strides=strides
-        )
-        if len(found.outputs) != len(meta.outputs):
-            raise count_error(label, "outputs", len(found.outputs), len(meta.outputs))
-        groups = (found.mutated, found.in_graph, len(found.bases))
-        if groups != (meta.mutated, meta.in_graph, len(meta.bases)):
-            raise OutputCountError(
-                f"{label}: the function must write to the inputs that it wrote to when it was analysed, "
-                f"and share memory in the same way; got\n{found}",
-                fix="Analyse it again, for these arguments.",
-            )
+        _, program, operands = trace_as_analyzed(fun, meta, args, kwargs, label)
         outs = copy_if_aliased(apply(None, program, operands), operands)
         first, last = len(meta.mutated), len(meta.mutated) + len(meta.in_graph)
         write_back_arguments(operands, dict(zip(meta.in_graph, outs[first:last], strict=True)))
@@ -121,6 +109,30 @@ def prepare(fun: Function, meta: Meta, label: str) -> Callable[..., list[Value]]
         return results
 
     return prepared
+
+
+def trace_as_analyzed(
+    fun: Function, meta: Meta, args: Sequence[PyTree], kwargs: dict[str, PyTree], label: str
+) -> tuple[TracedFunction, Program, list[Value]]:
+    """The traced call of `fun`, its analysed program, and the operands; it must be as `meta` says."""
+    strides = [info.strides for info in meta.inputs]
+    traced, found_strides, leaves = trace_arguments(fun, args, kwargs, label, strides)
+    operands = [*leaves, *traced.captured]
+    if len(operands) != len(meta.inputs):
+        raise count_error(label, "inputs", len(operands), len(meta.inputs))
+    found, program = analyze_program(
+        traced.program, meta.needs_grad, meta.keep_input_mutations, strides=found_strides
+    )
+    if len(found.outputs) != len(meta.outputs):
+        raise count_error(label, "outputs", len(found.outputs), len(meta.outputs))
+    groups = (found.mutated, found.in_graph, len(found.bases))
+    if groups != (meta.mutated, meta.in_graph, len(meta.bases)):
+        raise OutputCountError(
+            f"{label}: the function must write to the inputs that it wrote to when it was analysed, "
+            f"and share memory in the same way; got\n{found}",
+            fix="Analyse it again, for these arguments.",
+        )
+    return traced, program, operands
 
 
 def outputs_in_graph(meta: Meta) -> dict[int, int]:
@@ -155,8 +167,8 @@ def trace_arguments(
 
     `strides` are those of all inputs, by default as the arguments have them.
     """
-    leaves, in_tree = tree.flatten_with_key_data((tuple(args), kwargs))
-    leaves, in_tree, avals, _ = partition_static_arguments(leaves, in_tree, label, fun, ())
+    leaves, in_tree = split_arguments(args, kwargs)
+    avals = [abstractify(x) for x in leaves]
     if strides is not None:
         strides = strides[: len(leaves)]
     traced, strides = trace_with_writes(fun, in_tree, avals, label, leaves, strides)
@@ -212,8 +224,13 @@ def create_functionalized_fn(
         ]
         return tree.unflatten(traced.out_tree, results)
 
-    wrapper.__name__ = f"functionalized_{function_name(fun)}"
-    return wrap_transform(wrapper, fun, "create_functionalized_fn")
+    return named_as(wrap_transform(wrapper, fun, "create_functionalized_fn"), fun)
+
+
+def named_as(wrapper: Function, fun: Function) -> Function:
+    """`wrapper` with the name of `fun`, so that programs of prepared functions have it."""
+    wrapper.__name__ = function_name(fun)
+    return wrapper
 
 
 def check_backward_writes(
@@ -240,6 +257,55 @@ def check_backward_writes(
                 f"gradients are differentiated; got a write to `{meta.inputs[i].name}`",
                 fix="Write to a copy of it (x.copy()), or pass create_graph=False.",
             )
+
+
+def joint_program(fun: Function, meta: Meta | None = None) -> Callable[..., JointProgram]:
+    """The function that returns the `JointProgram` of `fun` for its arguments.
+
+    The program takes the primals (the leaves of the arguments, then the captured values of
+    `fun`), then tangents; it returns the new values of the arguments that `fun` writes to, the
+    outputs of `fun`, and gradients. Each inexact output takes a tangent, and each inexact primal has a
+    gradient. Regions under `functx.checkpoint` are inlined; `recompute` holds the values that they
+    recompute. Arguments may be arrays, or anything with `shape` and `dtype`.
+
+    With `meta`, the analysis of `fun`, the program is that of `create_joint` for the function that
+    `fn_prepped_for_autograd` prepares, functionalized: outputs are `(*mutated, *outputs, *bases)`, those
+    in the mask take a tangent, and a primal has a gradient if it requires one and an output depends on
+    it. What is written in the graph is written at the end.
+
+    Raises GradientError for a function without inexact outputs, and OutputCountError for one that was
+    analysed otherwise.
+
+    >>> import functx, numpy
+    >>> joint = functx.aot.joint_program(functx.numpy.sin)(numpy.float32(1.0))
+    >>> joint.primals, len(joint.tangents), len(joint.program.outputs)
+    (1, 1, 2)
+    """
+    check_callable(fun, "joint_program")
+
+    def functional(*args: PyTree, **kwargs: PyTree) -> JointProgram:
+        program = make_ir(functionalize(fun))(*args, **kwargs)
+        if not any(inexact_mask(program.out_avals)):
+            raise GradientError(
+                f"joint_program({function_name(fun)}): an output must be inexact to have a gradient; "
+                f"got {program.out_avals}"
+            )
+        assert program.trees is not None
+        results, written = program.trees[1].children()
+        outputs = [*program.outputs[results.num_leaves :], *program.outputs[: results.num_leaves]]
+        program = replace_program_fields(program, outputs=outputs)
+        joint = join_gradients(
+            program, inexact_mask(program.in_avals), inexact_mask(program.out_avals), zeros=True
+        )
+        return joint._replace(mutated=written.num_leaves)
+
+    def analyzed(*args: PyTree, **kwargs: PyTree) -> JointProgram:
+        assert meta is not None
+        label = f"joint_program({function_name(fun)})"
+        _, program, _ = trace_as_analyzed(fun, meta, args, kwargs, label)
+        return analyzed_joint_program(meta, program)
+
+    return wrap_transform(functional if meta is None else analyzed, fun, "joint_program")
 
 
 def inference_program(meta: Meta, program: Program) -> Program:

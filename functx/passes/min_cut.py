@@ -601,4 +601,10 @@ def build_backward_program(
         *target_of.values(),
         *[copy_of[v] for v in joint.tangents],
     ]
-    return Program(name, inputs, dce_equations(copies, outputs), outputs)
+    originals = [*saved, *targets, *joint.tangents]
+
+    def names() -> list[str]:
+        known = variable_names(joint.program)
+        return [known[v] for v in originals]
+
+    return Program(name, inputs, dce_equations(copies, outputs), outputs, in_names=names)

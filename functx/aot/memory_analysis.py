@@ -1,0 +1,254 @@
+"""The memory of a program with writes: how inputs are written to, and what outputs are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from functx.aot.meta import (
+    ViewStep,
+)
+from functx.core.functionalization import (
+    Alias,
+    Functionalizer,
+    Storage,
+    Strides,
+    row_major_strides,
+)
+from functx.core.primitive import View
+from functx.core.program import (
+    Atom,
+    Equation,
+    Literal,
+    Part,
+    Program,
+    Var,
+)
+from functx.core.program_editing import replace_program_fields
+from functx.core.rewriting import Rewrite
+from functx.core.tracer import Tracer
+from functx.core.tracing import elide_copies, trace_closed
+from functx.core.types import is_inexact
+from functx.ops.autodiff import Detach, WithValue
+
+
+class RecordedWrites(NamedTuple):
+    """The writes to the memory of an input.
+
+    `is_hidden` says that all go through a detached alias, `is_under_no_grad` that all are made under
+    no_grad, `in_forward` and `in_backward` that some are in that part of a joint function.
+    """
+
+    is_hidden: bool = True
+    is_under_no_grad: bool = True
+    in_forward: bool = False
+    in_backward: bool = False
+
+
+class OutputMemory(NamedTuple):
+    """The storage of an output, by number, and the views that lead from it to the output.
+
+    An output behind a view with computed operands has a storage of its own.
+    """
+
+    storage: int
+    view: tuple[ViewStep, ...]
+
+
+class AnalyzedProgram(NamedTuple):
+    """A pure program, with the writes to its inputs and the memory of its outputs.
+
+    The outputs are those of the function, then the new values of the inputs at the keys of `writes`,
+    then the final values of the storages at the keys of `roots`, which no input owns, then the values
+    after the forward part of the inputs at the keys of `forward_values`, which both parts write to.
+    `roots` and `forward_values` hold the numbers of these outputs.
+    """
+
+    program: Program
+    outputs: tuple[OutputMemory, ...]
+    writes: dict[int, RecordedWrites]
+    roots: dict[int, int]
+    forward_values: dict[int, int]
+    layout_dependent: bool
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The numbers of the inputs that are written to."""
+        return tuple(self.writes)
+
+
+class RecordingFunctionalizer(Functionalizer):
+    """A functionalizer that notes how inputs are written to.
+
+    A write that no derivative sees leaves the history of the array as it is, as a write to a
+    Variable does: the new value has the derivative of the old one.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.writes: dict[Storage, RecordedWrites] = {}
+        self.forward_values: dict[Storage, Tracer] = {}
+
+    def write(self, eqn: Equation, target: Alias, value: Tracer) -> None:
+        before = self.writes.get(target.storage, RecordedWrites())
+        under_no_grad: bool = eqn.primitive.under_no_grad  # type: ignore[attr-defined]
+        in_backward = eqn.part in (Part.BACKWARD, Part.STAYS_BACKWARD)
+        if in_backward and not before.in_backward:
+            self.forward_values[target.storage] = target.storage.value
+        self.writes[target.storage] = RecordedWrites(
+            before.is_hidden and is_detached(target),
+            before.is_under_no_grad and under_no_grad,
+            before.in_forward or not in_backward,
+            before.in_backward or in_backward,
+        )
+        if under_no_grad and is_inexact(value.dtype) and value.atom is not target.read().atom:
+            value = WithValue()(target.read(), value)
+        target.write(value, keep_history)
+
+
+def is_detached(alias: Alias) -> bool:
+    """Whether a detached alias is among the views that lead to `alias`."""
+    step: Alias | None = alias
+    while step is not None and step.step is not None:
+        if isinstance(step.step.view, Detach) and step.step.view.writable:
+            return True
+        step = step.parent
+    return False
+
+
+def keep_history(
+    view: View, part: Tracer, index: int, base: Tracer, *other_operands: Tracer
+) -> Tracer:
+    """The value of `base` after its view has the value `part`, which a detached alias hides from it."""
+    if isinstance(view, Detach) and is_inexact(base.dtype):
+        return WithValue()(base, part)
+    return view.scatter_into_base(part, index, base, *other_operands)
+
+
+class AnalyzeMemory(Rewrite[AnalyzedProgram]):
+    """The analysis of a program with writes, for inputs with the strides `layouts`."""
+
+    layouts: tuple[Strides | None, ...] = ()
+
+    def __call__(self, program: Program) -> AnalyzedProgram:
+        if not program.writes:
+            return analyze_without_writes(program, self.layouts)
+        outputs: list[OutputMemory] = []
+        writes: dict[int, RecordedWrites] = {}
+        roots: dict[int, int] = {}
+        forward_values: dict[int, int] = {}
+        layout_dependent = False
+
+        def body(*args: Tracer) -> list[Tracer]:
+            nonlocal layout_dependent
+            layouts = [*self.layouts, *[None] * (len(args) - len(self.layouts))]
+            functionalizer = RecordingFunctionalizer(program.inputs, args, layouts)
+            functionalizer.emit_all(program.equations)
+            layout_dependent = functionalizer.layout_dependent
+            aliases = functionalizer.aliases
+            storages = {aliases[v].storage: i for i, v in enumerate(program.inputs)}
+            outs = [functionalizer.read(atom) for atom in program.outputs]
+            for storage, i in storages.items():
+                if storage.value.atom is not storage.initial_value.atom:
+                    writes[i] = functionalizer.writes[storage]
+            new = [storage.value for storage, i in storages.items() if i in writes]
+            for atom in program.outputs:
+                number = len(args) + len(outputs)
+                view: tuple[ViewStep, ...] = ()
+                if type(atom) is not Literal:
+                    steps = view_steps(aliases[atom])
+                    if steps is not None:
+                        number = storages.setdefault(aliases[atom].storage, number)
+                        view = steps
+                outputs.append(OutputMemory(number, view))
+            for memory in outputs:
+                if memory.view and memory.storage >= len(args):
+                    roots.setdefault(memory.storage, len(outs) + len(new) + len(roots))
+            values = {number: storage.value for storage, number in storages.items()}
+            results = [*outs, *new, *[values[number] for number in roots]]
+            for storage, i in storages.items():
+                if i in writes and writes[i].in_forward and writes[i].in_backward:
+                    forward_values[i] = len(results)
+                    results.append(functionalizer.forward_values[storage])
+            return results
+
+        pure = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return AnalyzedProgram(
+            pure, tuple(outputs), writes, roots, forward_values, layout_dependent
+        )
+
+
+def analyze_without_writes(program: Program, layouts: Sequence[Strides | None]) -> AnalyzedProgram:
+    """As `AnalyzeMemory`, for a program without writes: it stays as it is, without its copies."""
+    count = len(program.inputs)
+    storages: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
+    strides = dict(zip(program.inputs, layouts, strict=False))
+    outputs: list[OutputMemory] = []
+    roots: dict[int, Atom] = {}
+    for atom in program.outputs:
+        number = count + len(outputs)
+        view: tuple[ViewStep, ...] = ()
+        if type(atom) is Var:
+            root, view = views_of(program, atom, strides)
+            number = storages.setdefault(root, number)
+            if view and number >= count:
+                roots.setdefault(number, root)
+        outputs.append(OutputMemory(number, view))
+    results = [*program.outputs, *roots.values()]
+    equations = program.equations
+    if any([eqn.primitive.is_copy for eqn in equations]):
+        equations, results = elide_copies(equations, results)
+    pure = program
+    if roots or equations is not program.equations:
+        pure = replace_program_fields(program, equations=equations, outputs=results)
+    numbers = {number: len(program.outputs) + k for k, number in enumerate(roots)}
+    return AnalyzedProgram(pure, tuple(outputs), {}, numbers, {}, False)
+
+
+def views_of(
+    program: Program, atom: Var, strides_of: dict[Var, Strides | None]
+) -> tuple[Var, tuple[ViewStep, ...]]:
+    """The array that `atom` is a view of, and the views that lead from there to it.
+
+    An array behind a view with computed operands is one of its own.
+    """
+    chain: list[tuple[Equation, int]] = []
+    root: Atom = atom
+    producers = program.def_use.producers
+    while (
+        (eqn := producers.get(root)) is not None
+        and isinstance(eqn.primitive, View)
+        and type(eqn.inputs[0]) is Var
+    ):
+        chain.append((eqn, eqn.outputs.index(root)))  # type: ignore[arg-type]
+        root = eqn.inputs[0]
+    assert type(root) is Var
+    strides = strides_of.get(root) or row_major_strides(root.aval.shape)
+    steps: list[ViewStep] = []
+    for eqn, index in reversed(chain):
+        view, (base, *others) = eqn.primitive, eqn.inputs
+        assert isinstance(view, View)
+        shared = view.view_strides(base.aval, strides)
+        literals = tuple([a for a in others if type(a) is Literal])
+        if shared is None or len(literals) < len(others):
+            root, steps = eqn.outputs[index], []
+            strides = row_major_strides(root.aval.shape)
+        else:
+            strides = shared
+            steps.append(ViewStep(view, literals, index))
+    return root, tuple(steps)
+
+
+def view_steps(alias: Alias) -> tuple[ViewStep, ...] | None:
+    """The views that lead from the storage to `alias`; None if one of them has computed operands."""
+    steps: list[ViewStep] = []
+    while alias.step is not None:
+        view, _, others, output = alias.step
+        atoms = [x.atom for x in others]
+        literals = tuple([a for a in atoms if type(a) is Literal])
+        if len(literals) < len(atoms):
+            return None
+        steps.append(ViewStep(view, literals, output))
+        assert alias.parent is not None
+        alias = alias.parent
+    return tuple(reversed(steps))
