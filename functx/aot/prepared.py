@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from functx.aot.analysis import analyze_program, split_arguments, trace_with_writes
 from functx.aot.joint import join_gradients
 from functx.aot.memory_analysis import AnalyzedProgram, AnalyzeMemory
@@ -22,6 +24,7 @@ from functx.core.masks import inexact_mask
 from functx.core.program import Atom, Equation, Part, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply, cached_rewrite
+from functx.core.tracer import Tracer
 from functx.core.tracing import program_part
 from functx.core.typing import Function, PyTree, Value
 from functx.ops.views import Copy, Write
@@ -105,7 +108,8 @@ def prepare(fun: Function, meta: Meta, label: str) -> Callable[..., list[Value]]
         write_back_arguments(operands, dict(zip(meta.in_graph, outs[first:last], strict=True)))
         results = [*outs[:first], *outs[last:]]
         for k, i in outputs_in_graph(meta).items():
-            results[k] = operands[i]
+            if is_writable(operands[i]):
+                results[k] = operands[i]
         return results
 
     return prepared
@@ -146,6 +150,11 @@ def outputs_in_graph(meta: Meta) -> dict[int, int]:
         for k, info in enumerate(meta.outputs)
         if info.kind is OutputKind.IS_INPUT and info.base in in_graph
     }
+
+
+def is_writable(x: object) -> bool:
+    """Whether a write to `x` changes it: NumPy arrays, Variables and traced arrays, but no JAX arrays."""
+    return isinstance(x, (np.ndarray, Tracer))
 
 
 def count_error(label: str, what: str, found: int, expected: int) -> OutputCountError:
@@ -219,7 +228,9 @@ def create_functionalized_fn(
             with program_part(part):
                 write_back_arguments(operands, values)
         results = [
-            operands[memory.storage] if memory.storage in new and not memory.view else out
+            operands[memory.storage]
+            if memory.storage in new and not memory.view and is_writable(operands[memory.storage])
+            else out
             for memory, out in zip(analyzed.outputs, outs[:num_outs], strict=True)
         ]
         return tree.unflatten(traced.out_tree, results)

@@ -1,5 +1,6 @@
 """Joint functions, functions prepared by their analysis, and programs that write to their inputs at the end."""
 
+import jax
 import numpy as onp
 import pytest
 
@@ -268,6 +269,18 @@ def test_inputs_in_the_graph_are_written_at_the_end():
     for out, wanted in zip(program(x, m), ([8.0, 5.0], [8, 5], [8], [8, 5]), strict=True):
         close(out, wanted)
     close(m, [8, 5])
+
+
+def test_an_array_of_jax_stays_as_it_is_and_its_new_value_is_returned():
+    def f(x):
+        x[0] = 7.0
+        return x
+
+    x = jax.numpy.ones(2)
+    meta = aot.analyze(f, True, requires_grad=False)(x)
+    for g in (f, aot.fn_input_mutations_to_outputs(f, meta)):
+        close(onp.ravel(aot.create_functionalized_fn(g, meta)(x)), [7.0, 1.0])
+    close(x, [1.0, 1.0])
 
 
 def test_a_write_that_changes_nothing_leaves_no_copy():
