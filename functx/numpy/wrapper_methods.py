@@ -66,8 +66,6 @@ def write_wrapper(x: ArrayWrapper, value: ArrayOrList, operation: str) -> None:
     dtype = aval_of(x).dtype
     mutation.check_same_kind_cast(aval_of(value), dtype, operation)
     value = broadcast_to(ops.convert_element_type(value, dtype), x.shape)
-    if aval_of(value).shape != x.shape:
-        value = ops.broadcast_in_dim(value, x.shape, ())
     builder = current_builder.get()
     if builder is None:
         targets: list[Any] = []
