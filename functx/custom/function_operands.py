@@ -8,13 +8,13 @@ from typing import Any
 from functx.core import tree
 from functx.core.errors import ArgumentError, TreeError
 from functx.core.masks import inexact_mask, scatter_where, select_where
+from functx.core.named_axes import Axis
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Flags, PyTree, Tangents, Value, Values
-from functx.custom.operators.primitives import VmapInfo
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.jvp import vjp
 from functx.transforms.tangents import unflatten_tangents
@@ -35,11 +35,11 @@ class FunctionOperand:
         in_tree: tree.TreeDef,
         out_tree: tree.TreeDef,
         batched: Flags = (),
-        info: VmapInfo | None = None,
+        axis: Axis | None = None,
     ):
         self.program, self.captured = program, list(captured)
         self.in_tree, self.out_tree = in_tree, out_tree
-        self.batched, self.info = tuple(batched), info
+        self.batched, self.axis = tuple(batched), axis
         self.__name__ = program.name
 
     def __repr__(self) -> str:
@@ -85,9 +85,16 @@ class FunctionOperand:
 
         def mapped(*args: PyTree) -> PyTree:
             dims = in_dims if isinstance(in_dims, (tuple, list)) else (in_dims,) * len(args)
-            size, randomness = self.info or (None, "error")
+            axis = self.axis
+            names = () if axis is None else axis.mesh_axes
             batch = vmap(
-                call, (captured_dims, *dims), out_dims, axis_size=size, randomness=randomness
+                call,
+                (captured_dims, *dims),
+                out_dims,
+                axis_name=None if axis is None else axis.name,
+                axis_size=None if axis is None else axis.size,
+                spmd_axis_name=names or None,
+                randomness=(axis and axis.randomness) or "error",
             )
             return batch(self.captured, *args)
 

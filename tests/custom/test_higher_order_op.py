@@ -172,6 +172,26 @@ def test_writes_to_arrays_around_the_function_go_through_the_rule():
     agree(lambda f: functx.jit(functx.vmap(functx.grad(f))), XS, of=writer)
 
 
+def test_a_function_communicates_across_the_batch():
+    def f(x):
+        return twice(lambda y: y - lax.pmean(y, "i"), x)
+
+    np.testing.assert_allclose(functx.vmap(f, axis_name="i")(XS), XS - XS.mean(0))
+
+
+def test_a_call_of_mixed_arguments_parses_and_pickles():
+    with operation("mixed", lowering=lambda x, f, d, g: (f(x, d), g(x, d))) as mixed:
+
+        def f(x):
+            return mixed(x, lambda a, d: a * d["k"], {"k": x}, lambda a, d: a + d["k"])
+
+        program = functx.make_ir(f)(X)
+        assert "structure=<CallStructure>" in str(program)
+        assert Program.parse(str(program)) == program == pickle.loads(pickle.dumps(program))
+        for found, wanted in zip(functx.jit(f)(X), (X * X, 2 * X), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
 def test_draws_of_a_function_go_through_the_rule():
     def noisy(x):
         return twice(lambda y: y + functx.random.rand(3), x)
