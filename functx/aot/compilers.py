@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from functx.autograd.recorded_operations import is_wide
+from functx.autograd.variable import Variable
 from functx.core.effects import Effect
 from functx.core.errors import CompiledResultError, CompilerFunctionError, type_name
 from functx.core.program import Program, Var, dce_equations
@@ -30,7 +31,7 @@ Compiler: TypeAlias = Callable[[Program], CompiledFunction]
 def default_compiler(program: Program) -> CompiledFunction:
     """Compiles a program with XLA: the function of the list of its inputs, which it empties.
 
-    A write of the program goes to the array itself that is in the list.
+    A write of the program goes to the array itself that is in the list, a NumPy array or a Variable.
 
     >>> import functx
     >>> from functx.aot import default_compiler
@@ -85,7 +86,7 @@ def without_trailing_writes(program: Program) -> tuple[Program, tuple[int, ...]]
 
 def value_of(x: Any) -> Any:
     """The value of an array to which a program writes: that of a Variable, or the array itself."""
-    return x.read().look() if hasattr(x, "read") else x
+    return x.read().look() if isinstance(x, Variable) else x
 
 
 def write_to(x: Any, new: Any) -> None:
@@ -134,10 +135,27 @@ class CompiledProgram:
         run = self.function or self.compile()
         # The types are known: 64-bit values stay so where the switch is off by now.
         wide = self.is_wide and not x64_enabled()
+        targets = [] if self.compiler is None else self.targets(values)
         with jax.enable_x64(True) if wide else nullcontext():
             outs = run(values)
         values.clear()
-        return outs if self.compiler is None else self.check_results(outs)
+        if self.compiler is None:
+            return outs
+        for x, writes in targets:
+            if x.version_counter.writes == writes:
+                raise CompiledResultError(
+                    f"aot_function: what {self.option} returns for {self.program.name} must write to the "
+                    f"inputs that the program writes to; got no write to {x.describe()}",
+                    fix="Write to the array in the list (x[...] = value), or compile with "
+                    "keep_inference_input_mutations=False.",
+                )
+        return self.check_results(outs)
+
+    def targets(self, values: Sequence[Any]) -> list[tuple[Variable, int]]:
+        """The Variables that the program writes to, with their counts of writes."""
+        _, written = without_trailing_writes(self.program)
+        found = [values[i] for i in written]
+        return [(x, x.version_counter.writes) for x in found if isinstance(x, Variable)]
 
     def check_results(self, outs: Any) -> Sequence[Any]:
         """The results of a user's function; CompiledResultError unless they are of the types of the program."""
@@ -149,6 +167,7 @@ class CompiledProgram:
                 f"{len(avals)} values; got {got}",
                 fix="Return the outputs of the program, in its order.",
             )
+        outs = [value_of(x) for x in outs]
         for i, (x, aval) in enumerate(zip(outs, avals, strict=True)):
             found = aval_of(x)
             if (found.shape, found.dtype) != (aval.shape, aval.dtype):
@@ -160,7 +179,7 @@ class CompiledProgram:
         wide = self.is_wide and not x64_enabled()
         with jax.enable_x64(True) if wide else nullcontext():
             return [
-                x if isinstance(x, jax.Array) else jnp.asarray(x, a.dtype)
+                x if isinstance(x, jax.Array) else jnp.array(x, a.dtype)
                 for x, a in zip(outs, avals, strict=True)
             ]
 

@@ -556,6 +556,11 @@ def test_compilers_and_partitions_must_return_what_can_be_run():
         aot.aot_function(product, partition_fn=lambda joint: 3)(leaf(), ROW)
     with pytest.raises(CompiledResultError, match="a list of 1 values; got 0"):
         aot.aot_function(product, lambda program: lambda values: [])(ROW, ROW)
+    state = Variable(ROW)
+    with pytest.raises(CompiledResultError, match=r"got no write to Variable<f32\[3\]>"):
+        aot.aot_function(
+            lambda x: x.__imul__(2) + 1, Compiler(), keep_inference_input_mutations=True
+        )(state)
     with pytest.raises(CompiledResultError, match=r"got f32\[2\] as number 0, expected f32\[3\]"):
         aot.aot_function(product, lambda program: lambda values: [ROW[:2]])(ROW, ROW)
 
