@@ -79,7 +79,8 @@ def aot_function(
     `partition_fn` splits the joint program: `default_partition`, by default, or
     `min_cut_rematerialization_partition`. The `decompositions` that `functx.decomp.get_decompositions`
     returns are applied to all programs. With `keep_inference_input_mutations`, writes that no
-    derivative sees end the program itself, whose list of inputs then holds the caller's own arrays.
+    derivative sees end the program itself. The list of inputs then holds the caller's own arrays,
+    NumPy arrays or Variables, to which a compiled function must write.
 
     Programs are compiled for the types and structure of the arguments, for those that need a gradient,
     and for those that are the same array. Another such pattern compiles again; with `strict` it raises
@@ -273,7 +274,8 @@ class AotFunction:
             self.count += 1
             before: Sequence[CompiledCall] = self.calls.get(types) or ()
             self.calls.put(types, [call, *before][:CALLS_OF_A_KEY])
-            self.first_calls.setdefault(types.without_pattern, (types, call))
+            if self.strict:
+                self.first_calls.setdefault(types.without_pattern, (types, call))
             return call
 
     def find_compiled(self, types: CallTypes, arrays: Sequence[Any]) -> CompiledCall | None:

@@ -34,7 +34,8 @@ def aot_module(
     Its parameters and buffers, each once, are the first inputs of the programs; it holds them as
     submodule `module`. What the module writes to buffers, or assigns to them, becomes a write at the
     end of the forward program. In evaluation mode, where nothing is written, there is none. Programs
-    are compiled for the mode of each submodule. Other attributes of a module are constants.
+    are compiled for the mode of each submodule. Other attributes of a module are constants. A compiler
+    whose functions do not write to buffers needs `keep_inference_input_mutations=False`.
 
     The options are those of `aot_function`.
 
