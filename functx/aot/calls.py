@@ -132,9 +132,9 @@ class CompiledCall:
 
     def run_on_variables(self, leaves: Sequence[Any]) -> PyTree:
         """The result of a call with Variables: Variables, of one node."""
-        if (watch := operand_watch.get()) is not None:
-            watch(leaves)
         inputs = [*self.plan.inputs_of(leaves), *self.captured_values()]
+        if (watch := operand_watch.get()) is not None:
+            watch(inputs)
         self.check_writable(inputs)
         operands = [x.read() if isinstance(x, Variable) else recorded_array(x) for x in inputs]
         in_graph = set(self.meta.in_graph)
