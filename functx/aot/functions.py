@@ -238,7 +238,9 @@ class AotFunction:
         if kind in NUMBER_TYPES:
             return not self.dynamic
         # To find out from the error of `aval_of` takes longer than a call.
-        return kind in _static_types or not has_aval(x)
+        if kind in _static_types:
+            return True
+        return not (hasattr(x, "shape") and hasattr(x, "dtype")) and not has_aval(x)
 
     def in_jax(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """The result on values that JAX traces: one operation, as of a jitted function."""

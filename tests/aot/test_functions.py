@@ -574,6 +574,11 @@ def test_wrong_arguments_are_named():
         aot.aot_function(product)(ROW, {1})
 
 
+def test_arrays_of_other_kinds_are_no_static_arguments():
+    with pytest.raises(ArgumentError, match="arguments must be arrays or numbers; got MaskedArray"):
+        aot.aot_function(product)(ROW, numpy.ma.masked_array(ROW, [0, 1, 0]))
+
+
 def test_leaves_and_constants_refuse_writes_that_would_lose_a_derivative_and_stay_as_they_were():
     def write(x, y):
         x *= y
