@@ -124,7 +124,8 @@ def raw_key_data(key: Any) -> Any:
     if type(key) is PRNGKeyTracer:
         return key.key_data
     dtype = getattr(key, "dtype", None)
-    if dtype is None or prng_key_type(dtype) is None:
+    # `numpy.float32` has the attribute, too: that of its instances.
+    if dtype is None or isinstance(key, type) or prng_key_type(dtype) is None:
         return key
     if not isinstance(key, jax.Array):
         return jax.eval_shape(raw_key_data, jax.ShapeDtypeStruct(key.shape, dtype))

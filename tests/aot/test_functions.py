@@ -574,6 +574,11 @@ def test_wrong_arguments_are_named():
         aot.aot_function(product)(ROW, {1})
 
 
+@pytest.mark.parametrize("dtype", [numpy.float16, np.float16, jax.numpy.float16, "float16"])
+def test_dtypes_are_static_arguments(dtype):
+    assert aot.aot_function(lambda x, dtype: x.astype(dtype))(ROW, dtype).dtype == "float16"
+
+
 def test_arrays_of_other_kinds_are_no_static_arguments():
     with pytest.raises(ArgumentError, match="arguments must be arrays or numbers; got MaskedArray"):
         aot.aot_function(product)(ROW, numpy.ma.masked_array(ROW, [0, 1, 0]))
