@@ -267,7 +267,8 @@ def set_item(self: Variable, idx: Any, value: Any) -> None:
     if isinstance(value, Variable):
         if value._counter is not None and value._counter is self._counter:
             part = self[idx]
-            if isinstance(part, Variable) and chain(part) == chain(value):
+            is_view = isinstance(part, Variable) and part._counter is value._counter
+            if is_view and chain(part) == chain(value):
                 # `x[idx] += y` has written to this view already.
                 return
         if value.shape == self.shape and current_modes().records_gradients:

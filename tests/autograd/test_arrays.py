@@ -296,3 +296,9 @@ def test_numpy_gets_copies_alone():
     for function, error in ((onp.asarray, ValueError), (onp.from_dlpack, BufferError)):
         with pytest.raises(error, match="Variable: its memory must not be shared"):
             function(x, copy=False)
+
+
+def test_a_view_gets_its_base_by_an_array_of_indices():
+    x = Variable(onp.arange(4.0).reshape(2, 2))
+    np.flip(x)[onp.array([0, 1])] = x
+    assert x.tolist() == [[3, 2], [1, 0]]
