@@ -21,7 +21,7 @@ from functx.autograd.recorded import Failure, Recorded, constant, ownership, ste
 from functx.autograd.recording import calls_python
 from functx.autograd.step_trace import StepEnd, StepTrace, TracedStep, hook_keys_of
 from functx.autograd.variable import Variable, make_variable, open_level
-from functx.autograd.variable_places import PlaceSearch, VariablePlaces
+from functx.autograd.variable_places import CODE_LIMIT, PlaceSearch, VariablePlaces
 from functx.autograd.views import ViewOf
 from functx.core import tree
 from functx.core.caches import Cache
@@ -62,7 +62,7 @@ class JittedSteps:
     @staticmethod
     def are_expected(fun: Function, takes_variables: bool) -> bool:
         """Whether a function names `backward` in its code, and takes or can read Variables."""
-        search = PlaceSearch(fun)
+        search = PlaceSearch(fun, CODE_LIMIT)
         return (takes_variables or bool(search.variables)) and search.names_backward()
 
     def clear(self) -> None:

@@ -23,6 +23,8 @@ Reader: TypeAlias = Callable[[Sequence[Any], Any], list[object]]
 
 _SEARCH_LIMIT = 100_000
 """How many objects are looked at."""
+CODE_LIMIT = 4096
+"""How many are looked at for code alone, nearest ones first."""
 _PART_LIMIT = 10_000
 """How many parts of one object are looked at: others are data."""
 _DEPTH_LIMIT = 24
@@ -95,13 +97,13 @@ class PlaceSearch:
     Not found are those that only a call gives, such as one of a property or a generator.
     """
 
-    def __init__(self, fun: Function):
+    def __init__(self, fun: Function, limit: int = _SEARCH_LIMIT):
         self.objects: list[Any] = [fun]
         self.hops: list[Hop] = []
         self.variables: list[int] = []
         self.lengths: dict[int, int] = {}
         depths, seen, pending = [0], {id(fun)}, deque([0])
-        while pending and len(self.objects) < _SEARCH_LIMIT:
+        while pending and len(self.objects) < limit:
             place = pending.popleft()
             if isinstance(self.objects[place], (list, dict)):
                 self.lengths[place] = len(self.objects[place])

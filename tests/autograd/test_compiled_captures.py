@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from contextlib import nullcontext
 
 import numpy as onp
 import pytest
@@ -15,11 +16,14 @@ from functx.autograd import (
     backward,
     checkpoint,
     detect_anomaly,
+    enable_grad,
     grad,
     queue_callback,
     saved_tensors_hooks,
+    unsafe_preserve_version_counter,
 )
 from functx.autograd.compiled.compilers import WalkCompiler
+from functx.autograd.views import VersionCounter
 from functx.compiled_autograd import (
     compile_stages,
     counters,
@@ -644,6 +648,36 @@ def test_a_hook_that_writes_to_a_value_which_is_still_to_be_read_is_refused(regi
     with enable(compiler):
         run()
     assert log == plain and (counters.captures, counters.hits) == (1, 3)
+
+
+def test_writes_of_a_hook_count_in_a_walk_inside_it_and_not_where_the_version_is_kept():
+    def run(keeps_version):
+        found = []
+        for _ in range(4):
+            x, z = leaf(array(3)), leaf(array(3))
+            y = np.sin(x)
+            u = y * y
+
+            def hook(g, y=y, z=z):
+                with enable_grad():
+                    (np.exp(z) * z).sum().backward()
+                with unsafe_preserve_version_counter(y) if keeps_version else nullcontext():
+                    y.detach()[...] = 1
+
+            u.register_hook(hook)
+            try:
+                u.sum().backward()
+                onp.testing.assert_allclose(x.grad, onp.sin(2 * x.numpy()), rtol=1e-4)
+                found.append("done")
+            except SavedValueError:
+                found.append("refused")
+            onp.testing.assert_allclose(z.grad, (1 + z.numpy()) * onp.exp(z.numpy()), rtol=1e-4)
+        return found
+
+    for context in (disable(), enable(), enable(compile_stages)):
+        with context:
+            assert (run(True), run(False)) == (["done"] * 4, ["refused"] * 4)
+    assert not VersionCounter.logs
 
 
 def test_hooks_may_write_to_values_that_were_read():

@@ -140,27 +140,27 @@ class WalkCompiler:
         token = in_region.set(True)
         try:
             compiled, is_new = self.find(walk, graph, roots)
-            if compiled is not None and walk.has_recorded_values and compiled.capture.movable:
-                # Node by node, JAX would refuse to compute with them.
-                is_new &= not move_from_host(
-                    graph, compiled.capture.inputs, compiled.capture.movable
-                )
-            if compiled is not None and compiled.function is not None:
-                WalkRun(walk, graph, compiled.capture).run_function(graph, compiled.function)
-            elif (
-                compiled is None
-                or not walk.has_recorded_values
-                or (is_new and not self.runs_first_walk)
-            ):
-                # A first walk is not worth a compilation; pullbacks that are differentiated need nodes
-                # of their own.
+            if compiled is None or not self.run(compiled, is_new, walk, graph):
                 del graph  # It holds all that the nodes saved.
                 walk.visit_from(roots)
-            else:
-                stages = compiled.stages or self.cut(compiled)
-                WalkRun(walk, graph, compiled.capture).run_stages(graph, stages)
         finally:
             in_region.reset(token)
+
+    def run(self, compiled: CompiledWalk, is_new: bool, walk: Walk, graph: WalkGraph) -> bool:
+        """Runs a captured walk; False if it is to run node by node."""
+        capture, recorded = compiled.capture, walk.has_recorded_values
+        moved = bool(
+            recorded and capture.movable and move_from_host(graph, capture.inputs, capture.movable)
+        )
+        if compiled.function is not None:
+            WalkRun(walk, graph, capture).run_function(graph, compiled.function)
+        # A first walk is not worth a compilation, unless JAX would refuse its operations one by one;
+        # pullbacks that are differentiated need nodes of their own.
+        elif recorded and (moved or self.runs_first_walk or not is_new):
+            WalkRun(walk, graph, capture).run_stages(graph, compiled.stages or self.cut(compiled))
+        else:
+            return False
+        return True
 
     def find(self, walk: Walk, graph: WalkGraph, roots: Roots) -> tuple[CompiledWalk | None, bool]:
         """The compiled walk of a graph, None if it cannot be captured; and whether it is new."""
