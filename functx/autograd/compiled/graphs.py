@@ -186,19 +186,20 @@ class GraphReader:
     def number_values(self) -> bool:
         """Finds the first occurrence of each value; False if a saved one was written to since.
 
-        Values of Variables are then those that were saved, but for a walk that is differentiated.
+        Puts the array of each saved value in its place, unless the walk is differentiated.
         """
         values, canonical, captured = self.values, self.graph.canonical, self.captured
+        recorded = self.has_recorded_values
         first_number: dict[Any, int] = {}
         for number, x in enumerate(values):
             kind = type(x)
             if kind is SavedValue:
-                recorded, _, storage, version, *_ = x
-                if storage.version != version:
+                # Its `storage`, `version` and `recorded` by index, in half the time.
+                if x[2].version != x[3]:
                     return False
-                if self.has_recorded_values:
-                    values[number] = recorded
-                    same: Any = id(recorded)
+                if recorded:
+                    values[number] = x = x[0]
+                    same: Any = id(x)
                 else:
                     same = identity_with_history(x)
             elif kind is Literal:
