@@ -16,11 +16,10 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -52,23 +51,14 @@ class Archive(NamedTuple):
 def save_archive(archive: Archive, path: str | os.PathLike[str]) -> None:
     """Writes the file, which is there as a whole or not at all: it is written under another name first."""
     target = Path(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = target.with_name(f".{target.name}.{token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "w+b") as file:
+        with open(temporary, "x+b") as file:
             write_archive(archive, file)
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    """The permissions that new files do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def archive_to_bytes(archive: Archive) -> bytes:

@@ -39,7 +39,8 @@ def joint_simple(
     `fun` takes arrays and returns a tuple or list of arrays. With `trace_joint`, if an argument requires
     a gradient, the result is called as `exported(primals, tangents)`, with a tangent for each output
     that depends on such an argument, and returns the outputs as `fun` does, and a tuple with the
-    gradient in each argument, None where none is required. Otherwise it is called as `fun` is.
+    gradient in each argument, None where none is required; both are as those of `functx.vjp`. Otherwise
+    it is called as `fun` is.
     `requires_grad` is as for `functx.aot.analyze`, and `platforms` as for `export`.
 
     Raises ExportError, with the reason, for arguments that are pytrees, another result than a tuple or
