@@ -16,6 +16,7 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import Source
 from functx.custom.custom_function import CustomDerivativeCall
 from functx.custom.custom_vjp import CustomVJP
+from functx.custom.higher_order_op import HigherOrderCall
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.rule_tracing import (
     DEFERRED_RULES,
@@ -74,8 +75,9 @@ def program_to_texts(program: Program) -> ProgramTexts:
 
 
 def is_user_operation(primitive: Primitive) -> bool:
-    """Whether the user defines the operation: a custom operator, or a primitive class of the user."""
-    return isinstance(primitive, OperatorPrimitive) or primitive.is_user_defined
+    """Whether the user defines the operation: by an operator, a higher-order one, or a primitive class."""
+    kinds = OperatorPrimitive, HigherOrderCall
+    return isinstance(primitive, kinds) or primitive.is_user_defined
 
 
 def check_registered(texts: ProgramTexts) -> None:
@@ -104,6 +106,7 @@ def program_of_texts(texts: ProgramTexts) -> Program:
             "load: the text of a saved program must be a program of this version of functx; got one of "
             "which " + error.problem.removeprefix("Program.parse: "),
             *error.details,
+            fix="Register what it uses first, such as the effects of operators, or save it again.",
         ) from None
     numbers = {
         eqn.primitive.rule.number

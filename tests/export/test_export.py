@@ -18,6 +18,7 @@ from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
     ExportError,
+    ExportFileError,
     ImmutableArrayError,
     NonFiniteError,
     ParseError,
@@ -653,3 +654,34 @@ def test_operations_that_jax_alone_has_are_saved(fun):
     np.testing.assert_allclose(again(x), functx.jit(fun)(x), rtol=1e-6)
     found, expected = [functx.grad(lambda v, f=f: (f(v) ** 2).sum())(x) for f in (again, fun)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_effects_and_higher_order_operations_are_found_by_name():
+    seen = []
+    with scoped():
+
+        @functx.custom_op("exporting::note", mutates_args=(), kernel="numpy")
+        def note(v: functx.Array) -> functx.Array:
+            seen.append(float(v[0]))
+            return v.copy()
+
+        note.def_abstract(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype))
+        handle = functx.effects.register(note, functx.effects.ORDERED)
+        twice = functx.custom.HigherOrderOp("exporting::twice")
+        twice.def_rule("lowering", lambda f, v: f(f(v)))
+
+        def f(v):
+            note(v)
+            note(v + 1.0)
+            return twice(lambda w: w * 2.0, v)
+
+        data = export.export(f)(x).serialize()
+        again = export.deserialize(data)
+        np.testing.assert_array_equal(again(x), 4.0 * x)
+        functx.effects_barrier()
+        assert seen == [x[0], x[0] + 1.0]
+        handle.remove()
+        with pytest.raises(ExportFileError, match="must state no effects"):
+            export.deserialize(data)(x)
+    with pytest.raises(UnregisteredNameError, match="'exporting::note'"):
+        export.deserialize(data)
