@@ -66,37 +66,14 @@ def check_program(program: Program) -> None:
 def lint_program(program: Program) -> None:
     """Raise ProgramError, which names the equation, unless `program` is well-formed and tidy.
 
-    Beyond what `check_program` requires, variables have names of their own, writes come last and go
-    to inputs, and every equation has an effect or an output that is used. Sub-programs are checked too.
+    Beyond what `check_program` requires, writes come last and go to inputs, and every equation has an
+    effect or an output that is used. Sub-programs are checked too. Names need no check: they are given
+    where a program is printed, each once.
     """
     check_program(program)
     for each in program.walk():
-        _check_names(each)
         _check_writes(each)
         _check_all_used(each)
-
-
-def _check_names(program: Program) -> None:
-    """Raise ProgramError if two variables of `program` have one name."""
-    given = [] if program.in_names is None else list(program.in_names())
-    if len(given) > len(program.inputs):
-        raise ProgramError(
-            f"{program.name}: there must be at most one name for each input; got {len(given)} names "
-            f"for {pluralize(len(program.inputs), 'input')}"
-        )
-    named: dict[str, Var] = dict(zip(given, program.inputs, strict=False))
-    if len(named) < len(given):
-        twice = next(name for name in given if given.count(name) > 1)
-        raise ProgramError(
-            f"{program.name}: every input must have a name of its own; got `{twice}` twice"
-        )
-    for eqn in program.equations:
-        for v in eqn.outputs:
-            name = getattr(v, "name", "_")
-            if name != "_" and named.setdefault(name, v) is not v:
-                raise _program_error(
-                    program, eqn, f"every variable must have a name of its own; got `{name}` twice"
-                )
 
 
 def _check_writes(program: Program) -> None:

@@ -338,9 +338,8 @@ class Program:
     def lint(self) -> None:
         """Raises ProgramError, which names the equation, unless the program is well-formed and tidy.
 
-        Each variable is defined once, before its use, and has a name of its own; types are those that
-        the operations infer. Writes come last and go to inputs, and no equation is dead. The same holds
-        for sub-programs.
+        Each variable is defined once, before its use; types are those that the operations infer. Writes
+        come last and go to inputs, and no equation is dead. The same holds for sub-programs.
         """
         from functx.core.checking import lint_program
 
