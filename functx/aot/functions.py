@@ -30,7 +30,7 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import Strides
 from functx.core.named_axes import bound_axes
-from functx.core.replaced_state import StateRead, StateWatch, state_of_call
+from functx.core.replaced_state import ModulesRead, StateRead, StateWatch, state_of_call
 from functx.core.tracer import aval_of, current_builder, is_jax_tracer, ndarray
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree
@@ -159,7 +159,7 @@ class AotFunction:
         self.jitted: Function | None = None
         # Whether a program reads parameters or buffers of modules; and the function that takes them, for
         # calls inside a functional call.
-        self.reads_modules, self.watch_owner = False, object()
+        self.reads_modules, self.watch_owner, self.modules = False, object(), ModulesRead()
         self.taking_state: AotFunction | None = None
         self.calls = Cache("aot functions", 256)
         self.first_calls: dict[Hashable, tuple[CallTypes, CompiledCall]] = {}
@@ -206,7 +206,7 @@ class AotFunction:
             in_tree,
             tuple(avals),
             tuple([(i, static_key(x, self.label)) for i, x in static.items()]) if static else (),
-            (x64_enabled(), trace_options.get().key, bound_axes()),
+            (x64_enabled(), trace_options.get().key, bound_axes(), self.modules.key()),
             flags,
             same,
             sharing_key(arrays) if has_variables else None,
@@ -273,6 +273,9 @@ class AotFunction:
                     call = compilation.compile(arrays, types.flags, types.same)
             finally:
                 self.reads_modules |= watch.was_read
+                if watch.modes:
+                    self.modules.add(watch)
+                    types = types._replace(context=(*types.context[:-1], self.modules.key()))
             self.count += 1
             before: Sequence[CompiledCall] = self.calls.get(types) or ()
             self.calls.put(types, [call, *before][:CALLS_OF_A_KEY])

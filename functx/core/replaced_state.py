@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
+from weakref import ref
 
 Place: TypeAlias = tuple[int, str]
 """The serial number of a module, and the name of one of its parameters or buffers."""
@@ -15,19 +16,20 @@ class ReplacedState:
     """Values that stand in for the parameters and buffers of modules, in one context.
 
     `values` are by the serial number of the module, then by attribute; what they lack is looked for in `outer`.
-    `tied` are groups of places that were given one value, as the module ties them. `written` collects the
-    places at which a module put another value.
+    `tied` are groups of places that were given one value, as the module ties them. A state that `is_whole` has
+    all values that the states around it have. `written` collects the places at which a module put another value.
     """
 
-    __slots__ = ("outer", "tied", "token", "values", "written")
+    __slots__ = ("is_whole", "outer", "tied", "token", "values", "written")
 
     def __init__(
         self,
         values: dict[int, dict[str, Any]],
         outer: ReplacedState | StateWatch | None = None,
         tied: Sequence[Sequence[Place]] = (),
+        is_whole: bool = False,
     ):
-        self.values, self.outer, self.tied = values, outer, tied
+        self.values, self.outer, self.tied, self.is_whole = values, outer, tied, is_whole
         self.written: set[Place] = set()
 
     def write(self, serial: int, name: str, value: Any) -> None:
@@ -48,14 +50,16 @@ class StateWatch:
     """Notes whether a program that is traced reads parameters or buffers of modules from around it.
 
     The program is for calls in every state. So a read of a value that a state around it has ends the trace,
-    by StateRead. `owner` stands for the function that is traced.
+    by StateRead. `owner` stands for the function that is traced. `modes` are weak references to the modules
+    whose mode it read, by serial number.
     """
 
-    __slots__ = ("is_open", "outer", "owner", "token", "was_read")
+    __slots__ = ("is_open", "modes", "outer", "owner", "token", "was_read")
 
     def __init__(self, owner: object):
         self.owner, self.outer = owner, replaced_state()
         self.was_read, self.is_open = False, True
+        self.modes: dict[int, ref[Any]] = {}
 
     def __enter__(self) -> StateWatch:
         self.token = _replaced_state.set(self)
@@ -103,6 +107,8 @@ def state_with(serial: int, name: str) -> ReplacedState | None:
                 if watch is not None:
                     raise StateRead(watch)
                 return state
+            if state.is_whole:
+                return None
         elif type(state) is StateWatch and state.is_open:
             state.was_read, watch = True, state
         state = state.outer
@@ -141,13 +147,44 @@ def replaced_values() -> ReplacedValues | None:
         if type(state) is ReplacedState:
             if watch is not None:
                 raise StateRead(watch)
-            if values is None and state.outer is None:
+            if values is None and (state.outer is None or state.is_whole):
                 return ReplacedValues(state.values, state.tied)
             values = values or {}
             groups += state.tied
             for serial, of_module in state.values.items():
                 values[serial] = {**of_module, **values.get(serial, {})}
+            if state.is_whole:
+                break
         elif type(state) is StateWatch and state.is_open:
             state.was_read, watch = True, state
         state = state.outer
     return None if values is None else ReplacedValues(values, groups)
+
+
+def note_mode(serial: int, module: Any) -> None:
+    """Lets the traces of this context note that they read the mode of a module."""
+    state = replaced_state()
+    while state is not None:
+        if type(state) is StateWatch and state.is_open:
+            state.modes[serial] = ref(module)
+        state = state.outer
+
+
+class ModulesRead:
+    """The modules whose mode, training or evaluation, the programs of a function depend on."""
+
+    def __init__(self) -> None:
+        self._modules: dict[int, ref[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._modules)
+
+    def add(self, watch: StateWatch) -> None:
+        """Adds those that a trace read and that did not end with it."""
+        living = {serial: x for serial, x in watch.modes.items() if x() is not None}
+        self._modules = {**self._modules, **living}
+
+    def key(self) -> tuple[bool | None, ...]:
+        """Their modes now, for the key of a program."""
+        modules = [x() for x in self._modules.values()]
+        return tuple([None if x is None else x.training for x in modules])

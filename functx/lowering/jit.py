@@ -26,7 +26,14 @@ from functx.core.errors import ArgumentError, ReplacedStateError, type_name
 from functx.core.generator_state import state_table
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
-from functx.core.replaced_state import StateRead, StateWatch, replaced_state, state_of_call
+from functx.core.replaced_state import (
+    ModulesRead,
+    StateRead,
+    StateWatch,
+    replaced_state,
+    replaced_values,
+    state_of_call,
+)
 from functx.core.rewriting import Record, apply
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracer import (
@@ -34,6 +41,7 @@ from functx.core.tracer import (
     check_no_escaped_tracers,
     current_builder,
     is_jax_tracer,
+    is_variable,
     recording_operand,
     variables,
 )
@@ -181,7 +189,7 @@ def jit(
                     if compiled.writes:
                         return compiled.call_and_write_back(args, kwargs)
                     hidden: tuple[PyTree, ...] = captured.arguments
-                    if get_options().modes:
+                    if get_options().modes or compiled.modules:
                         hidden = compiled.hidden_arguments()
                     return dispatch(hidden, *args, **kwargs)
                 except Retrace as retrace:
@@ -214,6 +222,9 @@ def jit(
 class DispatchKey(Record):
     """The part of JAX's dispatch key besides argument types: the memory of arguments, active modes.
 
+    `module_modes` are the modes, training or evaluation, of the modules that read theirs. With `lowers`, captured
+    Variables have the values of the call.
+
     `returns` says which new values the caller writes back, beside the result: those of "states" of
     generators, of these and of "arguments", or none. JAX sees it as a static part of the arguments.
     """
@@ -221,6 +232,8 @@ class DispatchKey(Record):
     memory: MemoryLayout = ROW_MAJOR
     modes: tuple[Any, ...] = ()
     returns: str = ""
+    module_modes: tuple[bool | None, ...] = ()
+    lowers: bool = False
 
 
 class JittedFunction:
@@ -247,7 +260,7 @@ class JittedFunction:
         self.steps_expected: bool | None = None
         # Whether a program reads parameters or buffers of modules; and the function that takes them, for
         # calls inside a functional call.
-        self.reads_modules = False
+        self.reads_modules, self.modules = False, ModulesRead()
         self.taking_state: Any = None
         self.traced = Cache("jit", 256)
         self.verified: set[Any] = set()
@@ -316,9 +329,16 @@ class JittedFunction:
         leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         traced = self.trace(fun, in_tree, avals, dispatch_key)
+        if self.modules and dispatch_key.module_modes != self.modules.key():
+            raise Retrace(lambda _call: None)
         key = dispatch_key, *self.key(args, kwargs, in_tree, avals)
         if recording_operand(traced.captured) is not None:
-            raise Retrace(self.enable_variables)
+            if not dispatch_key.lowers:
+                raise Retrace(self.enable_variables)
+            with jax.core.eval_context():
+                captured: list[Any] = traced.captured
+                present = [x.compute() if is_variable(x) else x for x in captured]
+            traced = traced._replace(captured=present)
         values = self.captured.in_trace(traced.captured, hidden, key)
         # The key of a program would not do: another trace may make other callbacks.
         if config.verify and key not in self.verified:
@@ -381,6 +401,8 @@ class JittedFunction:
                 yield
         finally:
             self.reads_modules |= watch.was_read
+            if watch.modes:
+                self.modules.add(watch)
             trace_options.reset(token)
 
     def enable_writes(self, arguments: bool, layout_dependent: bool, _call: object) -> None:
@@ -421,10 +443,12 @@ class JittedFunction:
         return "arguments" if self.writes_arguments else "states"
 
     def hidden_arguments(
-        self, memory: MemoryLayout = ROW_MAJOR, returns: str = ""
+        self, memory: MemoryLayout = ROW_MAJOR, returns: str = "", lowers: bool = False
     ) -> tuple[tuple[Any, ...], DispatchKey]:
         """The captured arrays, and the rest of the dispatch key, for a call that JAX dispatches."""
-        return self.captured.arguments, DispatchKey(memory, trace_options.get().key.modes, returns)
+        modes = trace_options.get().key.modes
+        key = DispatchKey(memory, modes, returns, self.modules.key(), lowers)
+        return self.captured.arguments, key
 
     def effective_options(self) -> TraceOptions:
         """The options while the function is traced: its own, else those of the trace around it."""
@@ -525,7 +549,7 @@ class JittedFunction:
             # Captured values of a trace do not outlive it.
             local = any([type(x) is Tracer or is_jax_tracer(x) for x in traced.captured])
             if not local and not has_replays(traced.program):
-                self.traced.put(key, found)
+                self.traced.put((*key[:-1], self.modules.key()), found)
         traced, call, used = found
         operands = [*leaves, *traced.captured]
         if (traced.written and have_aliased_pair(operands, traced.written)) or (
@@ -547,6 +571,7 @@ class JittedFunction:
             x64_enabled(),
             bound_axes(),
             self.effective_options().key,
+            self.modules.key(),
         )
 
     def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
@@ -554,7 +579,7 @@ class JittedFunction:
         args, kwargs = self.static.as_hashable(args, kwargs)
         while True:
             try:
-                if replaced_state() is not None:
+                if replaced_values() is not None:
                     raise ReplacedStateError(
                         f"jit({function_name(self.fun)}).lower: it must be called outside of a functional "
                         "call, whose values end with it; got a call inside one",
@@ -563,8 +588,13 @@ class JittedFunction:
                 with garbage_collection.paused():
                     hidden: tuple[PyTree, ...] = self.captured.arguments
                     returns = self.returned_values()
-                    if returns or trace_options.get().modes:
-                        hidden = self.hidden_arguments(returns=returns)
+                    if (
+                        returns
+                        or trace_options.get().modes
+                        or self.modules
+                        or self.captures_variables
+                    ):
+                        hidden = self.hidden_arguments(returns=returns, lowers=True)
                     lowered = self.dispatch.lower(read_hidden_states(hidden), *args, **kwargs)
                 _, *dynamic = self.static.bind(args, kwargs)
                 in_names = argument_names(self.fun, tree.structure(tuple(dynamic)))

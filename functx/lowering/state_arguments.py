@@ -10,6 +10,7 @@ from functx.core.replaced_state import (
     Place,
     ReplacedState,
     ReplacedValues,
+    replaced_state,
     replaced_values,
     state_with,
 )
@@ -84,7 +85,7 @@ def taking_state(fun: Function) -> Function:
             for name, x in of_module.items():
                 if type(x) is SameValue:
                     of_module[name] = values[x.place[0]][x.place[1]]
-        with ReplacedState(values) as state:
+        with ReplacedState(values, replaced_state(), is_whole=True) as state:
             out = fun(*args, **kwargs)
         new = {(serial, name): values[serial][name] for serial, name in state.written}
         builder = current_builder.get()

@@ -17,7 +17,7 @@ from functx.core.errors import (
     StateShapeError,
     type_name,
 )
-from functx.core.replaced_state import state_with
+from functx.core.replaced_state import note_mode, replaced_state, state_with
 from functx.core.tracer import aval_of, current_builder, is_variable
 from functx.core.typing import ArrayOrList, Value
 from functx.numpy.array_creation import asarray
@@ -165,9 +165,7 @@ class Module:
     [3.0, 3.0]
     """
 
-    training = True
-    """Whether it is in training mode; `train()` and `eval()` change it."""
-
+    _training = True
     _parameters: dict[str, Any]
     _buffers: dict[str, Any]
     _modules: dict[str, Any]
@@ -185,6 +183,20 @@ class Module:
 
     def __init__(self) -> None:
         """Does nothing; a subclass need not call it."""
+
+    @property
+    def training(self) -> bool:
+        """Whether it is in training mode; `train()` and `eval()` change it.
+
+        A jitted function that reads it is compiled for each mode.
+        """
+        if replaced_state() is not None:
+            note_mode(self._serial, self)
+        return self._training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        vars(self)["_training"] = bool(mode)
 
     def forward(self, *_: Any, **__: Any) -> Any:
         """The result of a call; a subclass defines it."""
@@ -382,7 +394,7 @@ class Module:
     def train(self, mode: bool = True) -> Self:
         """Sets training mode, or with False evaluation mode, here and in all submodules."""
         for module in self.modules():
-            module.training = bool(mode)
+            module.training = mode
         return self
 
     def eval(self) -> Self:

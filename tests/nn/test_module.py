@@ -134,6 +134,18 @@ def test_a_jitted_function_reads_and_writes_the_present_state():
     assert np.allclose(step(X), first, atol=1e-6)
 
 
+def test_a_function_of_a_module_is_lowered_with_its_present_values():
+    net = Net().hidden
+    function = functx.jit(lambda x: net(x) * (2 if net.training else 1))
+    assert np.allclose(function.lower(X).compile()(X), 2 * net(X), atol=1e-5)
+    assert np.allclose(function(X), 2 * net(X), atol=1e-5)
+    net.eval()
+    with no_grad():
+        net.bias += 1
+    assert np.allclose(function.lower(X).compile()(X), net(X), atol=1e-5)
+    assert function(X).requires_grad
+
+
 def test_a_jitted_step_notices_a_parameter_that_is_replaced():
     model = nn.Sequential(Linear(3, 1))
 

@@ -460,6 +460,56 @@ def test_a_jitted_function_that_reads_no_module_is_traced_once_for_all_of_them()
     assert len(traces) == 2  # for calls outside of a trace, and in one
 
 
+class Moded(nn.Module):
+    def forward(self, x):
+        return x * 2 if self.training else x
+
+
+@pytest.mark.parametrize("compiled", [functx.jit, functx.aot.aot_function], ids=["jit", "aot"])
+def test_compiled_functions_follow_the_modes_that_they_read(compiled):
+    module, other = nn.Sequential(Moded(), Scale(), Moded()), nn.Module()
+    traces = []
+    inner = compiled(lambda x: (traces.append(1), module(x))[1])
+    chain = nn.Sequential(inner, Scale())
+    calls = {
+        "itself": inner,
+        "in another": compiled(lambda x: inner(x) + 0),
+        "in a batch": lambda x: functx.vmap(inner)(x[None])[0],
+        "in a functional call": lambda x: functional_call(chain, {"1.w": f32(1, 1)}, x),
+        "with given values": lambda x: functional_call(
+            module, {"1.w": f32(2, 2)}, inner(x) / module(x) * x
+        ),
+        "of Variables": lambda x: inner(Variable(x, requires_grad=True)),
+    }
+    for _ in range(2):
+        for modes, factor in [((True, True), 8), ((False, True), 4), ((False, False), 2)]:
+            module[0].train(modes[0]), module[2].train(modes[1])
+            for name, call in calls.items():
+                assert np.allclose(call(X), factor), (name, modes)
+    count = len(traces)
+    for mode in (True, False, True):
+        module.train(mode)
+        other.train(mode)
+        # In a batch, a function compiled ahead of time is the function itself.
+        [call(X) for name, call in calls.items() if name != "in a batch"]
+    assert len(traces) == count
+    if compiled is functx.jit:
+        module.eval()
+        low = inner.lower(X).compile()
+        assert np.allclose(low(X), 2)
+
+
+def test_a_function_that_makes_its_module_is_compiled_once():
+    traces = []
+
+    @functx.jit
+    def run(x):
+        traces.append(1)
+        return Moded()(x)
+
+    assert [run(X).tolist() for _ in range(3)] == [[2.0, 2.0]] * 3 and len(traces) == 1
+
+
 def test_options_of_jit_hold_inside_a_functional_call():
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
