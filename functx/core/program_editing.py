@@ -25,11 +25,12 @@ from functx.core.functionalization import (
     noncontiguous_strides,
     write_to_numpy_arrays,
 )
+from functx.core.generator_state import GeneratorState
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.source_info import Source
-from functx.core.tracer import Tracer, aval_of, current_builder, literal_of
+from functx.core.tracer import Tracer, aval_of, current_builder, is_variable, literal_of
 from functx.core.tracing import bind, trace, trace_closed
 from functx.core.types import ShapedArray, kind
 from functx.core.typing import ArrayLike, IRValue, PyTree, Value, Values
@@ -92,7 +93,12 @@ def call_program_flat(program: Program, args: Sequence[ArrayLike]) -> list[Value
     pure = cached_rewrite(Functionalize(tuple(map(noncontiguous_strides, args))), program)
     outs = apply(None, pure.program, args)
     count = len(program.outputs)
-    write_to_numpy_arrays(args, dict(zip(pure.written, outs[count:], strict=True)))
+    new = dict(zip(pure.written, outs[count:], strict=True))
+    write_to_numpy_arrays(args, new)
+    for i, x in new.items():
+        state: Any = args[i]
+        if isinstance(state, GeneratorState):
+            state.store(x.compute() if is_variable(x) else x)  # type: ignore[attr-defined]
     return outs[:count]
 
 

@@ -53,6 +53,7 @@ from functx.custom.rule_tracing import (
 from functx.ops.operands import batch_size
 from functx.transforms.aliasing import call_outside_trace
 from functx.transforms.argument_names import check_callable, copy_function_metadata, function_name
+from functx.transforms.dce import continued_state, state_operand
 from functx.transforms.tracing_api import avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
@@ -427,3 +428,8 @@ class BatchBackwardRule(Rewrite[Program]):
             ]
 
         return trace_closed(body, batched.in_avals, name=batched.name)
+
+
+@state_operand.register
+def _state_of_custom_call(primitive: CustomDerivativeCall, output: int) -> int | None:
+    return continued_state(primitive.primal, output)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
@@ -22,11 +23,12 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray
 from functx.core.typing import Dim, Dims, Flags, IRValue, Value, Values
 from functx.ops.operands import batch_size
-from functx.ops.random import UINT32, UINT64
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
+UINT32 = np.dtype("uint32")
+UINT64 = np.dtype("uint64")
 ROUNDS = 10
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL_STEPS = 0x9E3779B9, 0xBB67AE85

@@ -33,12 +33,10 @@ from functx.core.types import (
 from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Tangent, Value, Values
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import literal
+from functx.ops.philox import UINT32, UINT64
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
-
-UINT32 = np.dtype("uint32")
-UINT64 = np.dtype("uint64")
 
 
 class RandomSeed(Primitive):

@@ -17,6 +17,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
 from functx.core.concretization import concretize
+from functx.core.generator_state import read_states
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text, variable_names
 from functx.core.program import Atom, Equation, Program, Var, pad_input_names
@@ -305,7 +306,7 @@ def explain_nan(
         leaves, in_tree = tree.flatten((args, kwargs))
         avals = avals_of(leaves, "explain_nan", fun, in_tree)
         traced = trace_function(fun, in_tree, avals, "explain_nan", values=leaves)
-        operands = [*leaves, *traced.captured]
+        operands = [*leaves, *read_states(traced.captured)]
         program = unroll_control_flow(traced.program, operands)
         outputs = program.outputs[: len(traced.out_avals)]
         return (

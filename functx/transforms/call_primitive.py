@@ -40,9 +40,11 @@ from functx.transforms.dce import (
     DropZeroInputs,
     Subprogram,
     active_outputs,
+    continued_state,
     dce_program,
     nonzero_output_mask,
     programs_run,
+    state_operand,
     with_programs,
 )
 from functx.transforms.forward_mode import Linearize
@@ -292,3 +294,8 @@ def _program_of_call(primitive: ProgramCall) -> Sequence[Program]:
 @with_programs.register
 def _call_of_program(primitive: ProgramCall, programs: Sequence[Program]) -> Primitive:
     return primitive.with_program(programs[0])
+
+
+@state_operand.register
+def _state_of_call(primitive: ProgramCall, output: int) -> int | None:
+    return continued_state(primitive.program, output)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from functx import ops
 from functx.core.errors import EffectError
+from functx.core.generator_state import STATE_AVAL
 from functx.core.masks import inexact_mask, select_where, select_where_not
 from functx.core.primitive import Primitive
 from functx.core.program import (
@@ -426,6 +427,26 @@ class ZeroPropagation:
 def programs_run(primitive: Primitive) -> Sequence[Program] | None:
     """The programs of which `primitive` runs one on its last operands, and nothing else."""
     return None
+
+
+@singledispatch
+def state_operand(primitive: Primitive, output: int) -> int | None:
+    """The operand that is the state of a generator which output `output` moves on; None if it is none."""
+    return None
+
+
+def continued_state(program: Program, output: int) -> int | None:
+    """The input that is the state of a generator which an output moves on, or is; None if it is none."""
+    atom: Any = program.outputs[output]
+    if atom.aval != STATE_AVAL:
+        return None
+    producers = program.def_use.producers
+    while (eqn := producers.get(atom)) is not None:
+        position = state_operand(eqn.primitive, eqn.outputs.index(atom))
+        if position is None:
+            return None
+        atom = eqn.inputs[position]
+    return program.inputs.index(atom) if type(atom) is Var else None
 
 
 @singledispatch

@@ -188,6 +188,47 @@ def test_where_elements_leave_a_loop_one_after_another_the_others_go_on(mode):
     check_same(mapped, expected, np.array([0.0, 1.0, 2.5], np.float32))
 
 
+BODIES = {
+    "scan": lambda x: lax.scan(lambda c, _: (c + random.rand(3), None), x, None, 2)[0],
+    "while": lambda x: lax.while_loop(
+        lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] + random.rand(3)), (0, x)
+    )[1],
+    "checkpoint in jit": functx.jit(
+        functx.checkpoint(lambda x: x + random.rand(3) + random.rand(3))
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", BODIES)
+def test_loops_and_calls_in_branches_of_a_batch_move_the_state_if_any_element_runs_them(name, mode):
+    def draw_twice():
+        return random.rand(*MODES[mode]) + random.rand(*MODES[mode])
+
+    def branch(p, x):
+        return lax.cond(p, BODIES[name], lambda x: x, x) + random.rand(3)
+
+    def expected(p, x):
+        x = np.where(p[:, None], x + draw_twice(), x) if p.any() else x
+        return x + random.rand(*MODES[mode])
+
+    mapped = functx.vmap(branch, randomness=mode)
+    for p in ([True, False, True], [False, False, False]):
+        check_same(mapped, expected, np.array(p), ROWS)
+
+    def loop(n, x):
+        return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, BODIES[name](c[1])), (0, x))[
+            1
+        ]
+
+    def expected_loop(n, x):
+        for i in range(n.max()):
+            x = np.where((i < n)[:, None], x + draw_twice(), x)
+        return x
+
+    check_same(functx.vmap(loop, randomness=mode), expected_loop, np.array([0, 2, 1]), ROWS)
+
+
 def test_the_modes_of_nested_batches_are_independent():
     def nested(outer, inner):
         return lambda x: functx.vmap(
@@ -362,6 +403,22 @@ def test_a_program_holds_neither_seed_nor_offset():
     assert state.shape == (4,)
     parsed = functx.Program.parse(str(program))
     assert parsed == program
+
+
+def test_a_call_of_a_program_and_its_verification_draw_from_the_generator():
+    program = functx.make_ir(lambda x: x * random.rand(3))(X)
+    check_same(
+        lambda x: [program(x), program(x)], lambda x: [x * random.rand(3) for _ in range(2)], X
+    )
+    check_same(
+        functx.jit(lambda x: program(x) + program(x)),
+        lambda x: x * random.rand(3) + x * random.rand(3),
+        X,
+    )
+    before = random.get_state().tolist()
+    functx.testing.verify(lambda x: x * random.rand(3))(X)
+    assert "finite" in str(functx.tools.explain_nan(lambda x: (x * random.rand(3)).sum())(X))
+    assert random.get_state().tolist() == before
 
 
 def test_transforms_of_jax_must_not_see_a_draw():

@@ -71,8 +71,10 @@ from functx.transforms.dce import (
     Subprogram,
     UsedInputs,
     active_outputs,
+    continued_state,
     nonzero_output_mask,
     programs_run,
+    state_operand,
     with_programs,
 )
 from functx.transforms.forward_mode import JVPRewrite, Linearize
@@ -511,3 +513,10 @@ def _static_value(x: ArrayLike) -> Any:
         return None
     value = to_numpy(x)
     return value[()] if isinstance(value, np.ndarray) else None
+
+
+@state_operand.register
+def _state_of_cond(primitive: Cond, output: int) -> int | None:
+    inputs = {continued_state(branch, output) for branch in primitive.branches}
+    common = inputs.pop()
+    return None if inputs or common is None else 1 + common

@@ -68,7 +68,9 @@ from functx.core.typing import (
     Values,
 )
 from functx.ops.operands import batch_size, literal
+from functx.ops.philox import Draw, SelectState
 from functx.transforms.control.scan import Scan
+from functx.transforms.dce import continued_state, state_operand
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -225,9 +227,14 @@ class Predicated(Rewrite[Program]):
                 for v, x in zip(program.inputs, args, strict=True)
             ]
             outs = interpret(program, pairs, step, constant=lambda c: (c, c))
+            kept = zip(outs, self.in_place_inputs, updates.chains, strict=True)
             return [
-                x if i is None or chain is not None else ops.select(mask, x, args[i])
-                for (x, _), i, chain in zip(outs, self.in_place_inputs, updates.chains, strict=True)
+                x
+                if i is None or chain is not None
+                else SelectState()(mask, x, args[i])
+                if continued_state(program, j) == i
+                else ops.select(mask, x, args[i])
+                for j, ((x, _), i, chain) in enumerate(kept)
             ]
 
         return trace_closed(body, [MASK_AVAL, *program.in_avals], name=program.name)
@@ -271,6 +278,23 @@ def updated_atom(eqn: Equation, output: Var) -> Atom | None:
     return None if position is None else eqn.inputs[position]
 
 
+@state_operand.register
+def _state_of_draw(primitive: Draw, output: int) -> int | None:
+    return primitive.in_place_operand(output)
+
+
+@state_operand.register
+def _state_of_selection(primitive: SelectState, output: int) -> int | None:
+    return primitive.in_place_operand(output)
+
+
+@state_operand.register
+def _state_of_scan(primitive: Scan, output: int) -> int | None:
+    carry = primitive.consts + output
+    is_carried = output < primitive.carries and continued_state(primitive.program, output) == carry
+    return carry if is_carried else None
+
+
 def in_place_update_chain(
     program: Program, output: int, root: Var | None = None
 ) -> list[Var] | None:
@@ -295,7 +319,7 @@ def in_place_update_chain(
 def in_place_input(program: Program, output: int) -> int | None:
     """The position of the input that an output is made of by in-place updates; None without one."""
     chain = in_place_update_chain(program, output)
-    return None if chain is None else program.inputs.index(chain[-1])
+    return continued_state(program, output) if chain is None else program.inputs.index(chain[-1])
 
 
 def must_borrow_active(program: Program, shared: Flags) -> bool:

@@ -54,7 +54,9 @@ from functx.transforms.dce import (
     RemoveEffects,
     Subprogram,
     UsedInputs,
+    continued_state,
     fixed_point,
+    state_operand,
     take_first_outputs,
     with_io,
 )
@@ -389,3 +391,10 @@ class SeparateJVP(Rewrite[Program]):
 
         tangents = select_where(program.in_avals, self.varying)
         return trace_closed(body, [*program.in_avals, *tangents], name=linear.name)
+
+
+@state_operand.register
+def _state_of_while(primitive: While, output: int) -> int | None:
+    carry = primitive.body_consts + output
+    is_carried = continued_state(primitive.body, output) == carry
+    return primitive.condition_consts + carry if is_carried else None
