@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from functx.aot.memory_analysis import AnalyzedProgram, AnalyzeMemory
+from functx.aot.memory_analysis import AnalyzedProgram, AnalyzeMemory, is_differentiated
 from functx.aot.meta import (
     BaseKind,
     InputInfo,
@@ -26,18 +26,14 @@ from functx.core.functionalization import (
 from functx.core.masks import select_where
 from functx.core.program import (
     Atom,
-    Equation,
     Program,
-    Var,
     pad_input_names,
-    scalar_literal,
 )
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import is_variable
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Flags, Function, PyTree, Value
-from functx.ops import BOOL, Select
 from functx.ops.autodiff import Detach, WithValue
 from functx.transforms.aliasing import ROW_MAJOR, find_memory_layout
 from functx.transforms.argument_names import check_callable, wrap_transform
@@ -223,6 +219,9 @@ def analyze_program(
     analyzed = cached_rewrite(AnalyzeMemory(tuple(strides)), program)
     pure, count = analyzed.program, len(program.inputs)
     active = differentiable_dependents(pure, requires_grad)
+    if analyzed.overwrites:
+        pure = without_needless_overwrites(pure, analyzed.overwrites, active)
+        analyzed = analyzed._replace(program=pure)
     names = pad_input_names(pure.in_names() if pure.in_names else [], count)
     leaf_flags = [True] * count if is_leaf is None else is_leaf
     layouts = [*strides, *[None] * (count - len(strides))]
@@ -243,12 +242,8 @@ def analyze_program(
         tuple([atom in active for atom in base_values]),
         keep_input_mutations,
         program.effects - {Effect.WRITE},
+        program.draws,
     )
-    constant = [i for i in meta.mutated if requires_grad[i] and written[i] not in active]
-    if constant:
-        zeros = {i: zero_derivative(pure.inputs[i], written[i]) for i in constant}
-        written |= {i: eqn.outputs[0] for i, eqn in zeros.items()}
-        pure = replace_program_fields(pure, equations=[*pure.equations, *zeros.values()])
     new = [written[i] for i in (*meta.mutated, *meta.in_graph)]
     results = [*new, *pure.outputs[: len(program.outputs)], *base_values]
     if {*results} != {*pure.outputs}:
@@ -258,10 +253,25 @@ def analyze_program(
     return meta, pure
 
 
-def zero_derivative(x: Var, new: Atom) -> Equation:
-    """The equation of the value `new` that depends on `x` with a derivative of zero."""
-    true = scalar_literal(True, BOOL, False, "True")
-    return Equation(Select(), [true, x, new], [Var(new.aval)], None)
+def without_needless_overwrites(
+    program: Program, overwrites: Collection[Atom], active: set[Atom]
+) -> Program:
+    """`program` with the new value in place of each of `overwrites`, but where the old one needs a gradient.
+
+    `active` are the variables that need one.
+    """
+    new_value: dict[Atom, Atom] = {}
+    equations = []
+    for eqn in program.equations:
+        inputs = [new_value.get(a, a) for a in eqn.inputs]
+        if eqn.outputs[:1] and eqn.outputs[0] in overwrites:
+            _, old, new = inputs
+            if new in active or old not in active:
+                new_value[eqn.outputs[0]] = new
+                continue
+        equations.append(eqn.replace(inputs=inputs))
+    outputs = [new_value.get(a, a) for a in program.outputs]
+    return replace_program_fields(program, equations=equations, outputs=outputs)
 
 
 def differentiable_dependents(program: Program, requires_grad: Flags) -> set[Atom]:
@@ -271,7 +281,7 @@ def differentiable_dependents(program: Program, requires_grad: Flags) -> set[Ato
         if reached.isdisjoint(eqn.inputs):
             continue
         primitive = eqn.primitive
-        if not primitive.differentiable or primitive.is_constant_in_reverse_mode:
+        if not is_differentiated(primitive):
             continue
         if type(primitive) is WithValue and eqn.inputs[0] not in reached:
             continue

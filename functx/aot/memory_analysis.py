@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from functx import ops
 from functx.aot.meta import (
     ViewStep,
 )
@@ -15,7 +16,7 @@ from functx.core.functionalization import (
     Strides,
     row_major_strides,
 )
-from functx.core.primitive import View
+from functx.core.primitive import Primitive, View
 from functx.core.program import (
     Atom,
     Equation,
@@ -26,10 +27,11 @@ from functx.core.program import (
 )
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite
-from functx.core.tracer import Tracer
+from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import elide_copies, trace_closed
 from functx.core.types import is_inexact
 from functx.ops.autodiff import Detach, WithValue
+from functx.ops.operands import literal
 
 
 class RecordedWrites(NamedTuple):
@@ -61,7 +63,8 @@ class AnalyzedProgram(NamedTuple):
     The outputs are those of the function, then the new values of the inputs at the keys of `writes`,
     then the final values of the storages at the keys of `roots`, which no input owns, then the values
     after the forward part of the inputs at the keys of `forward_values`, which both parts write to.
-    `roots` and `forward_values` hold the numbers of these outputs.
+    `roots` and `forward_values` hold the numbers of these outputs. `overwrites` are the values of arrays
+    after they were overwritten, as `select` of the new and the old value.
     """
 
     program: Program
@@ -70,6 +73,7 @@ class AnalyzedProgram(NamedTuple):
     roots: dict[int, int]
     forward_values: dict[int, int]
     layout_dependent: bool
+    overwrites: frozenset[Atom] = frozenset()
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -81,13 +85,15 @@ class RecordingFunctionalizer(Functionalizer):
     """A functionalizer that notes how inputs are written to.
 
     A write that no derivative sees leaves the history of the array as it is, as a write to a
-    Variable does: the new value has the derivative of the old one.
+    Variable does: the new value has the derivative of the old one. After another write the array still
+    requires a gradient if it did: where all of it is overwritten, the old value has one of zero.
     """
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.writes: dict[Storage, RecordedWrites] = {}
         self.forward_values: dict[Storage, Tracer] = {}
+        self.overwrites: set[Atom] = set()
 
     def write(self, eqn: Equation, target: Alias, value: Tracer) -> None:
         before = self.writes.get(target.storage, RecordedWrites())
@@ -103,7 +109,29 @@ class RecordingFunctionalizer(Functionalizer):
         )
         if under_no_grad and is_inexact(value.dtype) and value.atom is not target.read().atom:
             value = WithValue()(target.read(), value)
+        old = target.storage.value
         target.write(value, keep_history)
+        if not under_no_grad and not is_detached(target):
+            self.note_overwrite(target.storage, old)
+
+    def note_overwrite(self, storage: Storage, old: Tracer) -> None:
+        """Let the value of a storage depend on the value `old` from before a write."""
+        new = storage.value
+        if new.atom in (old.atom, storage.initial_value.atom) or not is_inexact(new.dtype):
+            return
+        builder = current_builder.require()
+        position = builder.producer(new.atom)
+        if position is not None:
+            eqn = builder.equations[position]
+            if old.atom in eqn.inputs and is_differentiated(eqn.primitive):
+                return
+        storage.value = ops.select(literal(True, ops.BOOL), new, old)  # type: ignore[assignment]
+        self.overwrites.add(storage.value.atom)
+
+
+def is_differentiated(primitive: Primitive) -> bool:
+    """Whether cotangents go through an operation."""
+    return primitive.differentiable and not primitive.is_constant_in_reverse_mode
 
 
 def is_detached(alias: Alias) -> bool:
@@ -138,6 +166,7 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
         roots: dict[int, int] = {}
         forward_values: dict[int, int] = {}
         layout_dependent = False
+        overwrites: set[Atom] = set()
 
         def body(*args: Tracer) -> list[Tracer]:
             nonlocal layout_dependent
@@ -145,6 +174,7 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
             functionalizer = RecordingFunctionalizer(program.inputs, args, layouts)
             functionalizer.emit_all(program.equations)
             layout_dependent = functionalizer.layout_dependent
+            overwrites.update(functionalizer.overwrites)
             aliases = functionalizer.aliases
             storages = {aliases[v].storage: i for i, v in enumerate(program.inputs)}
             outs = [functionalizer.read(atom) for atom in program.outputs]
@@ -174,7 +204,13 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
 
         pure = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
         return AnalyzedProgram(
-            pure, tuple(outputs), writes, roots, forward_values, layout_dependent
+            pure,
+            tuple(outputs),
+            writes,
+            roots,
+            forward_values,
+            layout_dependent,
+            frozenset(overwrites),
         )
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from functx.core.effects import Effects
+from functx.core.effects import Effect, Effects
 from functx.core.functionalization import Strides
 from functx.core.primitive import View
 from functx.core.printing import effects_text
@@ -126,6 +126,8 @@ class Meta:
     `inputs` are the leaves of the arguments, then the captured values. `bases` are the types of the
     extra outputs: the bases of outputs that are views of an intermediate, of which those with a
     derivative are marked in `bases_need_grad`. `effects` are those of the function besides its writes.
+    `draws` says whether it draws random numbers from the state of a generator, which is a captured
+    value that it writes to.
     """
 
     name: str
@@ -135,6 +137,12 @@ class Meta:
     bases_need_grad: tuple[bool, ...]
     keep_input_mutations: bool
     effects: Effects
+    draws: bool = False
+
+    @property
+    def tokens(self) -> list[Effect]:
+        """The kinds of ordered effects, each of which needs an effect token."""
+        return sorted([e for e in self.effects if e.is_ordered], key=lambda effect: effect.name)
 
     @cached_property
     def mutated(self) -> list[int]:
@@ -191,6 +199,8 @@ class Meta:
             for row in rows
         ]
         effects = effects_text(self.effects)
+        if self.draws:
+            effects = f"{effects}, random draws" if effects else "random draws"
         title = f"{self.name}{f' with {effects}' if effects else ''}"
         return "\n".join([title, *[f"  {line}" for line in lines]])
 

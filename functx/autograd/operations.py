@@ -184,7 +184,11 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
     under_no_grad = not current_modes().records_gradients
     memory_edge = base.owner._edge if under_no_grad else None
     same = base._view if type(primitive) is ops.Reshape and primitive.shape == base.shape else None
-    if same is not None and (same.under_no_grad, same.memory_edge) != (under_no_grad, memory_edge):
+    # A detached array is a view of its memory with a history of its own, which its views share.
+    if same is not None and (
+        same.primitive is None
+        or (same.under_no_grad, same.memory_edge) != (under_no_grad, memory_edge)
+    ):
         same = None
     for i, out in enumerate(outs):
         out.version_counter, out._writes_read = base.version_counter, base.version_counter.writes

@@ -5,9 +5,10 @@ Also finds the memory of traced arrays: strides, the base of a view, and which r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,16 +85,23 @@ def reshape_strides(shape: Sequence[int], strides: Strides, new: Sequence[int]) 
     return (*new_strides, *[1] * (len(new) - len(new_strides)))
 
 
-class Storage:
-    """The storage that aliases share: its current value, and cached values of its views."""
+_NO_HISTORIES: Mapping[int, Any] = MappingProxyType({})
 
-    __slots__ = ("cached_views", "initial_value", "value", "view_chains")
+
+class Storage:
+    """The storage that aliases share: its current value, and cached values of its views.
+
+    `histories` has the last value written to each view with a history of its own.
+    """
+
+    __slots__ = ("cached_views", "histories", "initial_value", "value", "view_chains")
 
     def __init__(self, value: Tracer):
         self.initial_value = self.value = value
         # Made for the first view, since most storages have none.
         self.cached_views: dict[int, Tracer] | None = None
         self.view_chains: dict[tuple[int, Hashable], int] | None = None
+        self.histories: Mapping[int, Tracer] = _NO_HISTORIES
 
 
 class ViewStep(NamedTuple):
@@ -106,6 +114,8 @@ class ViewStep(NamedTuple):
 
     @property
     def key(self) -> Hashable:
+        if self.view.has_own_history:
+            return self.eqn.outputs[self.output]
         return self.view, tuple([x.atom for x in self.other_operands]), self.output
 
 
@@ -152,8 +162,11 @@ class Alias:
             alias = alias.parent  # type: ignore[assignment]
         value = self.storage.value if alias.step is None else cached_views[alias.key]
         for alias in reversed(stale):
-            _, eqn, other_operands, index = alias.step  # type: ignore[misc]
+            view, eqn, other_operands, index = alias.step  # type: ignore[misc]
             value = bind_equation(eqn, value, *other_operands)[index]
+            if view.has_own_history and alias.key in self.storage.histories:
+                before = self.storage.histories[alias.key]
+                value = view.with_history(before, value)  # type: ignore[assignment]
             cached_views[alias.key] = value
         return value
 
@@ -169,6 +182,8 @@ class Alias:
         while alias.step is not None:
             cached_views[alias.key] = value
             view, _, other_operands, index = alias.step
+            if view.has_own_history:
+                self.storage.histories = {**self.storage.histories, alias.key: value}
             alias = alias.parent  # type: ignore[assignment]
             value = scatter(view, value, index, alias.read(), *other_operands)
         self.storage.value, self.storage.cached_views = value, cached_views

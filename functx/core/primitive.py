@@ -495,6 +495,12 @@ class View(Primitive, abstract=True):
 
     layout_dependent: ClassVar[bool] = False
     """Whether the memory layout of the operand decides if the outputs are views."""
+    has_own_history: ClassVar[bool] = False
+    """Whether the output has the derivative of what is written to it, which the operand never gets."""
+
+    def with_history(self, before: Value, value: Value) -> Value:
+        """The output with the value `value` and the derivative of `before`, if it `has_own_history`."""
+        raise self.missing_rule_error("with_history")
 
     @rule
     def scatter_into_base(self, part: Value, index: int, x: Value, *args: Value) -> Value:

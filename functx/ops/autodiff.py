@@ -65,6 +65,13 @@ class Detach(View):
     def differentiable(self) -> bool:  # type: ignore[override]
         return self.keeps_tangent
 
+    @property
+    def has_own_history(self) -> bool:  # type: ignore[override]
+        return self.writable
+
+    def with_history(self, before: Value, value: Value) -> Value:
+        return WithValue()(before, value) if is_inexact(value.dtype) else value
+
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
 

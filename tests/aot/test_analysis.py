@@ -118,6 +118,15 @@ def test_an_input_that_requires_a_gradient_still_does_after_a_write_of_a_constan
     assert [out.requires_grad for out in meta.outputs] == [True, False]
     assert meta.mask == [True, False, False, False]
 
+    def of_an_intermediate(x, y):
+        z = x * y
+        z[...] = 3.0
+        return z, z * y
+
+    for grad in (True, False):
+        outs = aot.analyze(of_an_intermediate, requires_grad=(grad, False))(X, X + 1).outputs
+        assert [out.requires_grad for out in outs] == [grad, grad]
+
 
 def views_of_one(x):
     y = x * 2.0
@@ -263,6 +272,20 @@ def test_nothing_runs_and_the_function_is_traced_once():
     assert {e.name for e in meta.effects} <= {"callback", "ordered"} and meta.effects
 
 
+def test_effects_and_draws_are_noted():
+    def f(x):
+        fx.debug.print("{}", x, ordered=True)
+        return x * fx.random.rand(4)
+
+    meta = aot.analyze(f)(X)
+    assert meta.draws and [kind.name for kind in meta.tokens] == ["ordered"]
+    assert str(meta).startswith("f with ordered, random draws\n")
+    # The state of the generator is a captured value that the function writes to.
+    assert [info.mutates_data for info in meta.inputs] == [False, True]
+    meta = aot.analyze(np.sin)(X)
+    assert not meta.draws and not meta.tokens
+
+
 def test_the_table_shows_writes_and_sharing():
     def f(x, y):
         x *= 2.0
@@ -308,3 +331,23 @@ def test_a_write_to_a_detached_alias_keeps_the_derivative_of_the_array():
     f(x, v).backward()
     onp.testing.assert_allclose(x.grad, dx, rtol=1e-5)
     onp.testing.assert_allclose(v.grad, dw, rtol=1e-5)
+
+
+def each_detached_alias(x, w):
+    x = x * 1.0
+    y = x.detach()
+    y *= w
+    z = x.detach()
+    x += 1.0
+    x.detach()[1:] *= 3.0
+    return np.sum(np.sin(y)) + np.sum(z * 2.0) + np.sum(x * w)
+
+
+def test_each_detached_alias_has_a_history_of_its_own():
+    # After later writes it has their values, and the derivative of what was written to itself.
+    w = X + 1.0
+    x, v = Variable(X, requires_grad=True), Variable(w, requires_grad=True)
+    each_detached_alias(x, v).backward()
+    grads = fx.grad(each_detached_alias, argnums=(0, 1))(X, w)
+    for grad, wanted in zip(grads, (x.grad, v.grad), strict=True):
+        onp.testing.assert_allclose(grad, wanted, rtol=1e-5)

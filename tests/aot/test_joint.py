@@ -67,6 +67,13 @@ def overwrites_with_a_number(x, y):
     return x * y, x[1:]
 
 
+def overwrites_an_intermediate(x, y):
+    z = x * 2.0
+    z[...] = y.detach()
+    x[::-1][...] = np.cos(y)
+    return np.sin(z), z, x
+
+
 def returns_what_it_takes(x, y):
     return x, y * 1.0, x
 
@@ -78,6 +85,7 @@ FUNCTIONS = [
     writes_under_no_grad,
     writes_a_detached_alias,
     overwrites_with_a_number,
+    overwrites_an_intermediate,
     returns_what_it_takes,
 ]
 

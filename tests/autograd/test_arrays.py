@@ -302,3 +302,13 @@ def test_a_view_gets_its_base_by_an_array_of_indices():
     x = Variable(onp.arange(4.0).reshape(2, 2))
     np.flip(x)[onp.array([0, 1])] = x
     assert x.tolist() == [[3, 2], [1, 0]]
+
+
+def test_a_write_to_the_whole_of_a_detached_array_gives_it_a_history():
+    x = Variable([1.0, 2.0], requires_grad=True)
+    y = Variable([3.0, 4.0]) * 1.0
+    detached = y.detach()
+    y[...] += x
+    assert y.requires_grad and not detached.requires_grad
+    y.sum().backward()
+    assert x.grad.numpy().tolist() == [1.0, 1.0] and detached.numpy().tolist() == [4.0, 6.0]
