@@ -127,6 +127,8 @@ class RecordingFunctionalizer(Functionalizer):
                 return
         storage.value = ops.select(literal(True, ops.BOOL), new, old)  # type: ignore[assignment]
         self.overwrites.add(storage.value.atom)
+        # Views are taken again, since they require a gradient as well.
+        storage.cached_views = None
 
 
 def is_differentiated(primitive: Primitive) -> bool:
