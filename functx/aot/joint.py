@@ -143,7 +143,7 @@ def create_joint(
         takes, cts = tangents_of_outputs(traced, mask, tangents, loss_only, label)
         gradients: Sequence[int | None] = [None] * len(leaves)
         program = traced.program
-        if any(flags) and any(takes):
+        if any(flags) and (zeros or any(takes)):
             active = [*flags, *[False] * len(traced.captured)]
             found = join_gradients(program, active, takes, zeros, loss_only)
             program, gradients, operands = found.program, found.gradients or (), [*operands, *cts]

@@ -102,33 +102,39 @@ class RecordingFunctionalizer(Functionalizer):
         if in_backward and not before.in_backward:
             self.forward_values[target.storage] = target.storage.value
         self.writes[target.storage] = RecordedWrites(
-            before.is_hidden and is_detached(target),
+            before.is_hidden and detached_alias(target) is not None,
             before.is_under_no_grad and under_no_grad,
             before.in_forward or not in_backward,
             before.in_backward or in_backward,
         )
         if under_no_grad and is_inexact(value.dtype) and value.atom is not target.read().atom:
             value = WithValue()(target.read(), value)
-        old = target.storage.value
+        storage, detached = target.storage, detached_alias(target)
+        old = storage.value if detached is None else storage.histories.get(detached.key)
         target.write(value, keep_history)
-        if not under_no_grad and not is_detached(target):
-            self.note_overwrite(target.storage, old)
-
-    def note_overwrite(self, storage: Storage, old: Tracer) -> None:
-        """Let the value of a storage depend on the value `old` from before a write."""
-        new = storage.value
-        if new.atom in (old.atom, storage.initial_value.atom) or not is_inexact(new.dtype):
+        if under_no_grad or old is None:
             return
+        new = storage.value if detached is None else storage.histories[detached.key]
+        if self.loses_history(new, old) and new.atom is not storage.initial_value.atom:
+            new = ops.select(literal(True, ops.BOOL), new, old)  # type: ignore[assignment]
+            self.overwrites.add(new.atom)
+            if detached is None:
+                storage.value = new
+            else:
+                storage.histories = {**storage.histories, detached.key: new}
+            # Views are taken again, since they require a gradient as well.
+            storage.cached_views = None
+
+    def loses_history(self, new: Tracer, old: Tracer) -> bool:
+        """Whether the value `new`, written over `old`, is not computed from it by one operation."""
+        if new.atom is old.atom or not is_inexact(new.dtype):
+            return False
         builder = current_builder.require()
         position = builder.producer(new.atom)
-        if position is not None:
-            eqn = builder.equations[position]
-            if old.atom in eqn.inputs and is_differentiated(eqn.primitive):
-                return
-        storage.value = ops.select(literal(True, ops.BOOL), new, old)  # type: ignore[assignment]
-        self.overwrites.add(storage.value.atom)
-        # Views are taken again, since they require a gradient as well.
-        storage.cached_views = None
+        if position is None:
+            return True
+        eqn = builder.equations[position]
+        return old.atom not in eqn.inputs or not is_differentiated(eqn.primitive)
 
 
 def is_differentiated(primitive: Primitive) -> bool:
@@ -136,14 +142,14 @@ def is_differentiated(primitive: Primitive) -> bool:
     return primitive.differentiable and not primitive.is_constant_in_reverse_mode
 
 
-def is_detached(alias: Alias) -> bool:
-    """Whether a detached alias is among the views that lead to `alias`."""
-    step: Alias | None = alias
-    while step is not None and step.step is not None:
-        if isinstance(step.step.view, Detach) and step.step.view.writable:
-            return True
-        step = step.parent
-    return False
+def detached_alias(alias: Alias) -> Alias | None:
+    """The nearest detached alias that `alias` is, or is a view of."""
+    current: Alias | None = alias
+    while current is not None and current.step is not None:
+        if current.step.view.has_own_history:
+            return current
+        current = current.parent
+    return None
 
 
 def keep_history(
