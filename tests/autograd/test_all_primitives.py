@@ -43,6 +43,9 @@ def test_the_walk_gives_the_cotangents_of_vjp(cls, double_precision):
 
     rng = onp.random.default_rng(0)
     types = functx.eval_shape(fun, *operands)
+    if not types:
+        # Callbacks have no results.
+        return
     cts = [onp.asarray(rng.standard_normal(x.shape), x.dtype) for x in types]
     program = functx.make_ir(cotangents)(operands, cts)
     expected = interpret_in_numpy(program, *operands, *cts)
