@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
+from inspect import Signature, signature
 from itertools import count
 from reprlib import recursive_repr
 from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex, overload
@@ -128,6 +129,16 @@ class StateNames(NamedTuple):
     tied: dict[str, tuple[str, ...]]
 
 
+class InitSignature:
+    """The signature of a class that defines `__new__` for its subclasses: that of `__init__`."""
+
+    def __get__(self, instance: object, owner: type) -> Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        whole = signature(owner.__init__)  # type: ignore[misc]
+        return whole.replace(parameters=[*whole.parameters.values()][1:], return_annotation=owner)
+
+
 class IncompatibleKeys(NamedTuple):
     """The keys that a state lacked, and those that the module does not have."""
 
@@ -165,6 +176,7 @@ class Module:
     [3.0, 3.0]
     """
 
+    __signature__ = InitSignature()
     _training = True
     _parameters: dict[str, Any]
     _buffers: dict[str, Any]

@@ -96,12 +96,17 @@ def api_pages() -> dict[str, str]:
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
-    """The callables in `__all__`, or the public functions of a module without it."""
+    """The callables in `__all__`, or the public functions of a module without it, and its own classes."""
     if hasattr(module, "__all__"):
         named = {name: getattr(module, name) for name in module.__all__}
         return {name: value for name, value in named.items() if callable(value)}
-    functions = inspect.getmembers(module, inspect.isfunction)
-    return {name: value for name, value in functions if not name.startswith("_")}
+    members = {name: x for name, x in inspect.getmembers(module) if not name.startswith("_")}
+    own = f"{module.__name__}."
+    return {
+        name: x
+        for name, x in members.items()
+        if inspect.isfunction(x) or (inspect.isclass(x) and f"{x.__module__}.".startswith(own))
+    }
 
 
 def errors_page() -> str:

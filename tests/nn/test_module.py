@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+from dataclasses import dataclass
+from inspect import signature
 
 import numpy as onp
 import pytest
@@ -159,6 +161,24 @@ def test_a_jitted_step_notices_a_parameter_that_is_replaced():
     assert step(X)[1].tolist() == [0.0]
     model[0].bias = nn.Parameter(onp.array([5.0], "float32"))
     assert [x.tolist() for x in step(X)] == [[1.0], [5.0]]
+
+
+def test_a_class_has_the_signature_of_its_initialization():
+    assert [*signature(Linear).parameters] == ["inputs", "outputs", "seed"]
+    assert [*signature(nn.Module).parameters] == []
+
+    @dataclass
+    class Scaled(nn.Module):
+        weight: object
+        factor: float = 2.0
+
+        def forward(self, x):
+            return x * self.weight * self.factor
+
+    assert [*signature(Scaled).parameters] == ["weight", "factor"]
+    module = Scaled(nn.Parameter([1.0]))
+    assert names(module.named_parameters()) == ["weight"] and float(module(3.0)[0]) == 6
+    assert [*signature(module).parameters] == ["args", "kwargs"]
 
 
 def test_modes_reach_all_submodules():
