@@ -180,9 +180,9 @@ class ModulesRead:
         return bool(self._modules)
 
     def add(self, watch: StateWatch) -> None:
-        """Adds those that a trace read and that did not end with it."""
-        living = {serial: x for serial, x in watch.modes.items() if x() is not None}
-        self._modules = {**self._modules, **living}
+        """Adds those that a trace read and that did not end with it; those that have ended go."""
+        known = {**self._modules, **watch.modes}
+        self._modules = {serial: x for serial, x in known.items() if x() is not None}
 
     def key(self) -> tuple[bool | None, ...]:
         """Their modes now, for the key of a program."""
