@@ -274,7 +274,7 @@ class AotFunction:
             finally:
                 self.reads_modules |= watch.was_read
                 if watch.modes:
-                    self.modules.add(watch)
+                    self.modules = self.modules.joined(watch)
                     types = types._replace(context=(*types.context[:-1], self.modules.key()))
             self.count += 1
             before: Sequence[CompiledCall] = self.calls.get(types) or ()

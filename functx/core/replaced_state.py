@@ -170,21 +170,15 @@ def note_mode(serial: int, module: Any) -> None:
         state = state.outer
 
 
-class ModulesRead:
-    """The modules whose mode, training or evaluation, the programs of a function depend on."""
+class ModulesRead(dict[int, "ref[Any]"]):
+    """The modules whose mode, training or evaluation, the programs of a function depend on, by serial number."""
 
-    def __init__(self) -> None:
-        self._modules: dict[int, ref[Any]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._modules)
-
-    def add(self, watch: StateWatch) -> None:
-        """Adds those that a trace read and that did not end with it; those that have ended go."""
-        known = {**self._modules, **watch.modes}
-        self._modules = {serial: x for serial, x in known.items() if x() is not None}
+    def joined(self, watch: StateWatch) -> ModulesRead:
+        """These and those that a trace read and that did not end with it, without any that have ended."""
+        known = {**self, **watch.modes}
+        return ModulesRead({serial: x for serial, x in known.items() if x() is not None})
 
     def key(self) -> tuple[bool | None, ...]:
         """Their modes now, for the key of a program."""
-        modules = [x() for x in self._modules.values()]
+        modules = [x() for x in self.values()]
         return tuple([None if x is None else x.training for x in modules])

@@ -402,7 +402,7 @@ class JittedFunction:
         finally:
             self.reads_modules |= watch.was_read
             if watch.modes:
-                self.modules.add(watch)
+                self.modules = self.modules.joined(watch)
             trace_options.reset(token)
 
     def enable_writes(self, arguments: bool, layout_dependent: bool, _call: object) -> None:
