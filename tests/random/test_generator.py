@@ -50,6 +50,13 @@ def test_the_primitive_has_the_words_of_the_reference_also_across_a_carry_of_the
     assert state.tolist() == pack_state(seed, 4 * (first + 4)).tolist()
 
 
+def test_products_are_64_bit_integers_while_the_switch_is_off():
+    text = functx.jit(lambda: random.rand(4)).lower().as_text()
+    products = [line for line in text.splitlines() if "stablehlo.multiply" in line]
+    assert sum(["ui64" in line for line in products]) >= 19
+    assert not any(["ui32" in line for line in products])
+
+
 def test_draws_after_one_another_are_one_draw_and_take_blocks_of_four_words():
     one, two = random.Generator(3), random.Generator(3)
     whole = random.rand(8, generator=one)
