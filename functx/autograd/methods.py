@@ -266,7 +266,7 @@ def takes_whole(x: Variable, value: Any, operation: str) -> bool:
 def set_item(self: Variable, idx: Any, value: Any) -> None:
     if isinstance(value, Variable):
         if value._counter is not None and value._counter is self._counter:
-            part = self[idx]
+            part: Any = self[idx]
             is_view = isinstance(part, Variable) and part._counter is value._counter
             if is_view and chain(part) == chain(value):
                 # `x[idx] += y` has written to this view already.

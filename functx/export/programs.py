@@ -16,7 +16,7 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import Source
 from functx.custom.custom_function import CustomDerivativeCall
 from functx.custom.custom_vjp import CustomVJP
-from functx.custom.higher_order_op import HigherOrderCall
+from functx.custom.higher_order_call import HigherOrderCall
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.rule_tracing import (
     DEFERRED_RULES,
