@@ -66,7 +66,10 @@ class Builder:
     is_linear = False
     """Whether the program takes only equations on tangents, since it will be transposed."""
     inputs_are_variables = False
-    """Whether the inputs stand for Variables, so that those without dimensions are arrays, not numbers."""
+    """Whether the inputs stand for Variables.
+
+    Then those without dimensions are arrays, not numbers, and results of transforms can be written to.
+    """
 
     def __init__(self, name: str = "f", kind: str = "trace", parent: Builder | None = None):
         self.name = name

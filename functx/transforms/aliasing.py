@@ -447,11 +447,12 @@ def copy_if_aliased(values: Values, args: Values) -> list[Value]:
 def copy_transform_results(values: Values, args: Values) -> list[Value]:
     """The results of a transform of operands `args`: `values`, copied where they are aliases.
 
-    Outside a trace they are JAX arrays. So `x += y` binds a new value to `x` inside a trace too.
+    Outside a trace they are JAX arrays. So `x += y` binds a new value to `x` inside a trace too, unless
+    the trace is that of a call on Variables, where they are Variables.
     """
     results = copy_if_aliased(values, args)
     for x in results:
-        if type(x) is Tracer:
+        if type(x) is Tracer and not x.builder.inputs_are_variables:
             x.builder.mark_made_by_jax(x.atom)
     return results
 

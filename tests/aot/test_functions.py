@@ -203,6 +203,22 @@ def test_an_input_that_the_program_writes_to_and_returns_has_its_new_value():
     equal(grad(product.sum(), x)[0], ROW + 1)
 
 
+def test_results_of_transforms_of_variables_can_be_written_to_as_in_the_plain_call():
+    def f(x):
+        doubled = functx.jit(lambda x: x * 2)(x)
+        part = doubled[1:]
+        part *= 10
+        gradient = functx.grad(lambda x: (x * x).sum())(x)
+        same = gradient
+        same += 1
+        return doubled, gradient
+
+    for out, expected in zip(aot.aot_function(f)(leaf()), f(leaf()), strict=True):
+        equal(out, expected)
+    for out, expected in zip(aot.aot_function(f)(ROW), f(ROW), strict=True):
+        equal(out, expected)
+
+
 LAYOUTS = {
     "halves": lambda m: (m[0][:2], m[0][2:]),
     "even and odd": lambda m: (m[0][::2], m[0][1::2]),
