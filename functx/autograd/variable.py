@@ -46,6 +46,8 @@ from functx.core.errors import (
     InferenceArrayError,
     LostDerivativeError,
     RequiresGradError,
+    WrapperConversionError,
+    type_name,
 )
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive
@@ -54,6 +56,7 @@ from functx.core.tracer import aval_of, current_builder, variables
 from functx.core.tracing import Builder, eval_context, refuse_in_transform
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
+from functx.core.wrappers import is_wrapper
 from functx.transforms.argument_names import check_callable
 
 
@@ -124,6 +127,11 @@ class Variable(ConvertibleArray):
                 fix="Inside a transform, use the traced array itself; functx.grad differentiates it.",
             )
             refuse_in_transform(error, getattr(value, "builder", None))
+        elif is_wrapper(value):
+            raise WrapperConversionError(
+                f"Variable: an array made of arrays must not be converted; got {type_name(value)}",
+                fix="Make an instance whose inner arrays are Variables.",
+            )
         else:
             # A copy, since its owner may write to a NumPy array.
             with eval_context() if current_builder.get() is not None else nullcontext():

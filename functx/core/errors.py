@@ -261,9 +261,9 @@ class ConcretizationError(FunctxError, TypeError, RuntimeError):
 
 
 class WrapperConversionError(ConcretizationError):
-    """An array made of arrays is converted to a Python value or to an array of NumPy.
+    """An array made of arrays is converted to a Python value, to an array of NumPy or to a Variable.
 
-    Smallest failing code: `if w > 0: ...`, or `numpy.asarray(w)`.
+    Smallest failing code: `if w > 0: ...`, `numpy.asarray(w)`, or `Variable(w)`.
     Cure: convert an inner array, or the array that the wrapper stands for.
     """
 

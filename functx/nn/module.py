@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from inspect import Signature, signature
 from itertools import count
 from reprlib import recursive_repr
 from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex, overload
+from weakref import ref
 
 import jax
 
@@ -21,7 +23,7 @@ from functx.core.errors import (
 from functx.core.replaced_state import note_mode, replaced_state, state_with
 from functx.core.tracer import aval_of, current_builder, is_variable
 from functx.core.typing import ArrayOrList, Value
-from functx.numpy.array_creation import asarray
+from functx.numpy.array_creation import array, asarray
 
 __all__ = ["Buffer", "Module", "ModuleDict", "ModuleList", "Parameter", "Sequential"]
 
@@ -30,14 +32,17 @@ class StateKind(type):
     """The metaclass of `Parameter` and `Buffer`, whose instances are the Variables that they made."""
 
     def __instancecheck__(cls, x: object) -> bool:
-        return type(x) is cls or (is_variable(x) and x._state_kind is cls)  # type: ignore[attr-defined]
+        if is_variable(x):
+            return x._state_kind is cls  # type: ignore[attr-defined]
+        return type(x) is cls or traced_kinds.of(x) is cls
 
 
 class Parameter(metaclass=StateKind):
     """A parameter of a `Module`: a new Variable that requires a gradient, unless told otherwise.
 
-    Assigned to an attribute of a module, it is one of its parameters. Inside a transform it holds the
-    traced `value` until then, and the attribute is that value.
+    Assigned to an attribute of a module, it is one of its parameters. Inside a transform it holds an
+    array, its `value`, until then; the attribute is that array, which is a parameter, too, of other
+    modules that it is assigned to.
 
     >>> from functx import nn
     >>> weight = nn.Parameter([1.0, 2.0])
@@ -56,8 +61,8 @@ class Buffer(metaclass=StateKind):
     """A buffer of a `Module`: a new Variable that no gradient is computed for, such as a running mean.
 
     Assigned to an attribute of a module, it is one of its buffers, and part of its `state_dict` unless it
-    is not `persistent`. Inside a transform it holds the traced `value` until then, and the attribute is
-    that value.
+    is not `persistent`. Inside a transform it holds an array, its `value`, until then; the attribute is
+    that array.
 
     >>> from functx import nn
     >>> class Counter(nn.Module):
@@ -80,11 +85,38 @@ class Buffer(metaclass=StateKind):
         return x
 
 
+class TracedKinds:
+    """Which arrays are parameters or buffers that were declared inside a transform, while they live."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[int, tuple[ref[Any], type]] = {}
+
+    def note(self, x: Any, kind: type) -> None:
+        """Notes that the array `x` is a `kind`, `Parameter` or `Buffer`."""
+        key = id(x)
+
+        def forget(dead: ref[Any]) -> None:
+            if key in self._kinds and self._kinds[key][0] is dead:
+                del self._kinds[key]
+
+        with suppress(TypeError):  # an array of a foreign class may have no weak references
+            self._kinds[key] = ref(x, forget), kind
+
+    def of(self, x: object) -> type | None:
+        """`Parameter`, `Buffer`, or None for anything else."""
+        known, kind = self._kinds.get(id(x), (None, None))
+        return kind if known is not None and known() is x else None
+
+
+traced_kinds = TracedKinds()
+
+
 def _declare(kind: type, value: Any, requires_grad: bool) -> Any:
     """A Variable of a known value, or, inside a transform, an object that holds the value."""
     if is_in_transform(value):
         x: Any = object.__new__(kind)
-        x.value = value
+        x.value = array(value)
+        traced_kinds.note(x.value, kind)
         return x
     x = _autograd().Variable(value, requires_grad)
     x._state_kind = kind
@@ -244,7 +276,8 @@ class Module:
         elif isinstance(value, Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Buffer):
-            self.register_buffer(name, value, getattr(value, "_is_persistent", True))
+            persistent = getattr(value, "_is_persistent", name not in self._not_persistent)
+            self.register_buffer(name, value, persistent)
         elif isinstance(value, Module):
             self.register_module(name, value)
         elif (holder := self._holder(name)) is None:

@@ -754,6 +754,8 @@ def test_wrappers_are_not_converted_without_a_word():
     for convert in (bool, float, int, numpy.asarray, lambda w: [1][w], lambda w: w.tolist()):
         with pytest.raises(errors.WrapperConversionError, match="TwoArray"):
             convert(w[0, 0])
+    with pytest.raises(errors.WrapperConversionError, match="Variable"):
+        Variable(w)
     with pytest.raises(errors.WrapperConversionError):
         jit(lambda w: w if w.sum() > 0 else -w)(w)
     with pytest.raises(errors.ForeignCodeError, match=r"numpy\.spacing.* cannot be traced"):

@@ -321,6 +321,30 @@ def test_a_module_that_is_made_in_a_transform_holds_traced_values():
     assert np.allclose(slope, Linear(3, 2)(X).sum(), atol=1e-5)
 
 
+class Tied(nn.Module):
+    def __init__(self):
+        self.w = nn.Parameter([1.0, 2.0])
+        self.tied, self.rate = self.w, nn.Buffer(2.0, persistent=False)
+
+    def forward(self, x):
+        self.rate += 1.0
+        return x * self.w * (2 * self.tied) * self.rate
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, functx.jit, functx.grad])
+def test_a_module_that_is_made_in_a_transform_ties_the_same_parameters(transform):
+    def out(w, x):
+        net = Tied()
+        assert [*dict(net.named_parameters(remove_duplicate=False))] == ["w", "tied"]
+        y = functx.functional_call(net, {"w": w}, x)
+        assert type(net.w) is not list and not net.state_dict().keys() & {"rate"}
+        return y.sum()
+
+    w, x = onp.array([3.0, 5.0], "float32"), onp.array([1.0, 2.0], "float32")
+    expected = (2 * 2 * x * w * 3.0) if transform is functx.grad else (2 * x * w * w * 3.0).sum()
+    assert np.allclose(transform(out)(w, x), expected)
+
+
 def test_a_buffer_gets_no_traced_value_that_ends_with_the_transform():
     net = Net()
 
