@@ -377,7 +377,7 @@ def rand(*size: ShapeLike, generator: Generator | None = None, dtype: DTypeLike 
     >>> random.rand(2, 3).shape
     (2, 3)
     """
-    primitive = DrawUniform(size_of("rand", size), dtype=check_float_dtype("rand", dtype))
+    primitive = DrawUniform(size_of(size), dtype=check_float_dtype("rand", dtype))
     return check_generator("rand", generator).draw(primitive)
 
 
@@ -407,7 +407,7 @@ def randn(*size: ShapeLike, generator: Generator | None = None, dtype: DTypeLike
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_inexact(dtype):
         raise DTypeError(f"randn: dtype must be a float or complex type; got {dtype}")
-    primitive = DrawNormal(size_of("randn", size), dtype=dtype)
+    primitive = DrawNormal(size_of(size), dtype=dtype)
     return check_generator("randn", generator).draw(primitive)
 
 
@@ -523,15 +523,18 @@ def uniform(
 ) -> Value:
     """Floating-point numbers between `low` and `high`, differentiable in both.
 
-    Without a `size`, the shape is that of the parameters.
+    Without a `size`, the shape is that of the parameters. Raises ValueRangeError for numbers of which
+    `low` exceeds `high`.
 
     >>> from functx.random import generator
     >>> generator.uniform(2.0, 3.0, (4,)).shape
     (4,)
     """
+    if type(low) in PYTHON_SCALARS and type(high) in PYTHON_SCALARS and not low <= high:  # type: ignore[operator]
+        raise ValueRangeError(f"uniform: low must not exceed high; got {low} and {high}")
     (low, high), shape, dtype = parameters("uniform", [low, high], size, dtype)
     unit = check_generator("uniform", generator).draw(DrawUniform(shape, dtype=dtype))
-    # With both products, no rounding leaves the interval by much, and equal bounds give themselves.
+    # Equal bounds give themselves.
     return ops.add(low, ops.mul(ops.sub(high, low), unit))
 
 
@@ -545,13 +548,15 @@ def normal(
 ) -> Value:
     """Numbers with the normal distribution, differentiable in `mean` and `std`.
 
-    Without a `size`, the shape is that of the parameters.
+    Without a `size`, the shape is that of the parameters. Raises ValueRangeError for a `std` that is a
+    negative number.
 
     >>> import functx
     >>> from functx.random import generator
     >>> float(functx.grad(lambda mean: generator.normal(mean, 1.0))(0.5))
     1.0
     """
+    check_scale("normal", "std", std, may_be_zero=True)
     (mean, std), shape, dtype = parameters("normal", [mean, std], size, dtype)
     unit = check_generator("normal", generator).draw(DrawNormal(shape, dtype=dtype))
     return ops.add(mean, ops.mul(std, unit))
@@ -566,10 +571,13 @@ def exponential(
 ) -> Value:
     """Numbers with the density rate exp(-rate x), differentiable in `rate`; see `normal`.
 
+    Raises ValueRangeError for a `rate` that is a number not above zero.
+
     >>> from functx.random import generator
     >>> bool((generator.exponential(2.0, (10,)) >= 0).all())
     True
     """
+    check_scale("exponential", "rate", rate)
     (rate,), shape, dtype = parameters("exponential", [rate], size, dtype)
     return ops.div(
         check_generator("exponential", generator).draw(DrawExponential(shape, dtype=dtype)), rate
@@ -586,10 +594,13 @@ def cauchy(
 ) -> Value:
     """Numbers with the Cauchy distribution, differentiable in `median` and `sigma`; see `normal`.
 
+    Raises ValueRangeError for a `sigma` that is a number not above zero.
+
     >>> from functx.random import generator
     >>> generator.cauchy(0.0, 1.0, (3,)).shape
     (3,)
     """
+    check_scale("cauchy", "sigma", sigma)
     (median, sigma), shape, dtype = parameters("cauchy", [median, sigma], size, dtype)
     unit = check_generator("cauchy", generator).draw(DrawCauchy(shape, dtype=dtype))
     return ops.add(median, ops.mul(sigma, unit))
@@ -605,10 +616,13 @@ def log_normal(
 ) -> Value:
     """Numbers whose logarithms have the normal distribution with `mean` and `std`; see `normal`.
 
+    Raises ValueRangeError for a `std` that is a number not above zero.
+
     >>> from functx import random
     >>> bool((random.log_normal(0.0, 1.0, (5,)) > 0).all())
     True
     """
+    check_scale("log_normal", "std", std)
     return ops.exp(normal(mean, std, size, generator=generator, dtype=dtype))
 
 
@@ -652,9 +666,8 @@ def geometric(
     [1.0, 1.0]
     """
     check_probability("geometric", p, np.finfo(np.float64).tiny)
-    (p,), shape, own = parameters("geometric", [p], size, dtype)
-    primitive = DrawGeometric(shape)
-    return check_generator("geometric", generator).draw(primitive, p)
+    (p,), shape, _ = parameters("geometric", [p], size, dtype)
+    return check_generator("geometric", generator).draw(DrawGeometric(shape), p)
 
 
 def dropout(
@@ -809,7 +822,11 @@ def bernoulli_(x: Any, p: ArrayLike = 0.5, *, generator: Generator | None = None
 
 
 def random_(
-    x: Any, low: int = 0, high: int | None = None, *, generator: Generator | None = None
+    x: Any,
+    low: int | None = None,
+    high: int | None = None,
+    *,
+    generator: Generator | None = None,
 ) -> Any:
     """Write integers from `low` to below `high` to the array `x`, which is returned; see `randint`.
 
@@ -823,9 +840,9 @@ def random_(
     """
     shape, dtype = target_of("random_", x, lambda dtype: True)
     if high is None:
-        low, high = 0, low or largest_integer(dtype)
+        low, high = 0, largest_integer(dtype) if low is None else low
     drawn_dtype = dtype if is_integer(dtype) else canonical_dtype(np.int64)
-    drawn = randint(low, high, shape, generator=generator, dtype=drawn_dtype)
+    drawn = randint(0 if low is None else low, high, shape, generator=generator, dtype=drawn_dtype)
     return assign_array(x, ops.convert_element_type(drawn, dtype), "random_")
 
 
@@ -850,7 +867,7 @@ def target_of(caller: str, x: Any, accepts: Any) -> tuple[Shape, DType]:
     return aval.shape, aval.dtype
 
 
-def size_of(caller: str, size: Sequence[Any]) -> Shape:
+def size_of(size: Sequence[Any]) -> Shape:
     """The shape that the arguments `size` give: lengths, or one tuple of them."""
     if len(size) == 1 and isinstance(size[0], (tuple, list)):
         return canonical_shape(size[0])
@@ -871,6 +888,14 @@ def check_probability(caller: str, p: ArrayLike, least: float) -> None:
         raise ValueRangeError(
             f"{caller}: p must be a probability, {'above 0' if least else 'from 0'} to 1; got {p}"
         )
+
+
+def check_scale(caller: str, name: str, x: ArrayLike, may_be_zero: bool = False) -> None:
+    """Raise ValueRangeError for a number that is not above zero, or not zero if that is allowed."""
+    if type(x) not in PYTHON_SCALARS or x > 0 or (may_be_zero and x == 0):  # type: ignore[operator]
+        return
+    must = "not be negative" if may_be_zero else "be above zero"
+    raise ValueRangeError(f"{caller}: {name} must {must}; got {x}")
 
 
 def parameters(
