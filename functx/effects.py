@@ -22,7 +22,7 @@ from functx.custom.operators.registry import resolve_operator
 __all__ = ["CALLBACK", "ORDERED", "Effect", "EffectHandle", "register", "registered"]
 
 Target: TypeAlias = Operator | HigherOrderOp | type[Primitive]
-"""That which can have an effect."""
+"""An operation whose effect can be registered."""
 
 ORDERED = Effect.ORDERED
 """The effect of an operation that runs in the order of the program, with all others of the kind."""
@@ -79,7 +79,7 @@ def register(op: Target | str, kind: Effect | None) -> EffectHandle:
     >>> handle.remove()
     >>> functx.library.destroy("doc::logged")
     """
-    target = _resolve(op)
+    target = _resolve(op, "effects.register")
     _check_may_have_effect(target, kind)
     registration = add_registration(_primitive_class(target), kind)
     _apply(target)
@@ -97,11 +97,11 @@ def registered(op: Target | str) -> Effect | None:
     ordered
     >>> functx.library.destroy("doc::shown")
     """
-    registration = last_registration(_primitive_class(_resolve(op)))
+    registration = last_registration(_primitive_class(_resolve(op, "effects.registered")))
     return None if registration is None else registration.kind
 
 
-def _resolve(op: object) -> Target:
+def _resolve(op: object, caller: str) -> Target:
     """The operator `op`, or the one of that name, or the class of a user's primitive."""
     if isinstance(op, HigherOrderOp):
         return op
@@ -109,7 +109,7 @@ def _resolve(op: object) -> Target:
         return higher_order_operations[op]
     if isinstance(op, type) and issubclass(op, Primitive) and op.is_user_defined:
         return op
-    return resolve_operator(op, "effects.register")  # type: ignore[arg-type]
+    return resolve_operator(op, caller)  # type: ignore[arg-type]
 
 
 def _primitive_class(target: Target) -> type[Primitive]:

@@ -1,4 +1,4 @@
-"""Partitions of a joint program in a forward and a backward program."""
+"""Partitions of a joint program into a forward and a backward program."""
 
 from __future__ import annotations
 
@@ -97,6 +97,6 @@ def has_trailing_writes(program: Program) -> bool:
     ]
     return (
         len(others) <= 1
+        and Effect.WRITE in last[0].primitive.effects
         and all([eqn.inputs[0] in program.inputs for eqn in last])
-        and (Effect.WRITE in last[0].primitive.effects)
     )

@@ -13,7 +13,7 @@ from jax import tree_util
 from functx.core.backend import backend
 from functx.core.errors import TreeError
 from functx.core.typing import PyTree
-from functx.core.wrappers import WrapperStructure, meet_types, plain_types
+from functx.core.wrappers import WrapperStructure, has_new_wrappers, plain_types
 
 TreeDef: TypeAlias = tree_util.PyTreeDef
 _flatten = tree_util.tree_flatten
@@ -43,7 +43,7 @@ def flatten(
     except ValueError as error:
         _check_sortable_keys(tree)
         raise error
-    if not plain_types.issuperset(builtins.map(type, flat[0])) and meet_types(flat[0]):
+    if not plain_types.issuperset(builtins.map(type, flat[0])) and has_new_wrappers(flat[0]):
         flat = _flatten(tree, is_leaf)
     return flat  # type: ignore[no-any-return]
 

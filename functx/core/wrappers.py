@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 from jax import tree_util
@@ -176,8 +177,8 @@ def _is_new_wrapper_type(kind: type) -> bool:
     return False
 
 
-def meet_types(leaves: Sequence[object]) -> bool:
-    """Whether one of the leaves is of a wrapper type, which was a leaf since it was not registered."""
+def has_new_wrappers(leaves: Sequence[object]) -> bool:
+    """Whether a leaf is of a wrapper type: its class was not registered before, and now is."""
     return any([*map(is_wrapper, leaves)])
 
 
@@ -336,9 +337,15 @@ class WrapperNode:
             # It may compute with its arrays.
             pass
         x = object.__new__(self.cls)
-        _placeholders[id(x)] = x, [*parts.values()], structure
-        if len(_placeholders) > _MAX_PLACEHOLDERS:
-            del _placeholders[next(iter(_placeholders))]
+        key = id(x)
+        try:
+            reference: Callable[[], Any] = ref(x, lambda _: _placeholders.pop(key, None))
+        except TypeError:
+            # A class with `__slots__` need not allow weak references.
+            def reference() -> Any:
+                return x
+
+        _placeholders[key] = reference, [*parts.values()], structure
         return x
 
     def flatten_error(self, x: Any, error: Exception) -> Exception:
@@ -366,14 +373,14 @@ class WrapperNode:
         )
 
 
-_placeholders: dict[int, tuple[Any, list[Any], WrapperStructure]] = {}
-_MAX_PLACEHOLDERS = 64
+_placeholders: dict[int, tuple[Callable[[], Any], list[Any], WrapperStructure]] = {}
+"""The living placeholders by identity: references to them, their children and their structures."""
 
 
 def _placeholder_parts(x: object) -> tuple[list[Any], WrapperStructure] | None:
     """The children and the structure of a placeholder; None for other instances."""
     found = _placeholders.get(id(x))
-    return None if found is None or found[0] is not x else found[1:]
+    return None if found is None or found[0]() is not x else found[1:]
 
 
 class WrapperOperand(Exception):
@@ -381,7 +388,7 @@ class WrapperOperand(Exception):
 
 
 def inner_arrays(x: Any) -> list[Any]:
-    """The arrays of an instance that are of no wrapper type, those of nested ones included."""
+    """The arrays inside an instance, also inside nested ones; `x` itself if it is of no wrapper type."""
     if not is_wrapper(x):
         return [x]
     names, _ = x.__functx_flatten__()

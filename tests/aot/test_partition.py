@@ -36,6 +36,11 @@ PARTITIONS = {
 }
 
 
+def overwritten_first(x, y):
+    x[:] = y
+    return np.arange(3.0) * 1.0
+
+
 def counts(parts):
     """Inputs and outputs of the forward program, then of the backward one."""
     return tuple((len(p.inputs), len(p.outputs)) for p in parts)
@@ -377,6 +382,11 @@ def test_a_cut_that_saves_too_little_names_the_missing_value():
     [
         (lambda: default_partition(fx.make_ir(np.sin)(X)), ArgumentError, "marked; got Program"),
         (lambda: default_partition(joint_program(np.sin)(X), 1.5), ArgumentError, "got float"),
+        (
+            lambda: default_partition(JointProgram(fx.make_ir(overwritten_first)(X, X), 2, 1)),
+            ArgumentError,
+            "no writes but those to its inputs at its end",
+        ),
         (lambda: default_partition(joint_program(np.sin)(X), 3), ValueRangeError, "3 of 2 outputs"),
         (
             lambda: min_cut_rematerialization_partition(joint_program(np.sin)(X), config="all"),

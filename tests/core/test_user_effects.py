@@ -185,6 +185,8 @@ def test_an_effect_holds_at_once_and_its_removal_too(operators, seen):
         effects.register(operators[1], LOG)
         assert looped.equations[0].primitive.is_context_dependent
     assert effects.registered(operators[1]) is None and not looped.effects
+    with pytest.raises(OperatorNameError, match=r"effects\.registered: there must be an operator"):
+        effects.registered("effects_test::none")
 
 
 def test_a_jvp_rule_runs_the_effect_once_whether_it_calls_the_operator_or_not(seen):

@@ -13,6 +13,7 @@ from functx.autograd import Variable
 from functx.core.primitive import Primitive
 from functx.core.program import Program, dce_equations
 from functx.core.tracing import trace
+from functx.core.wrappers import _placeholders
 from functx.testing import TwoArray, f32, i32
 
 A = numpy.arange(6, dtype="float32").reshape(2, 3) / 4
@@ -781,3 +782,28 @@ def test_a_jitted_call_runs_the_program_of_the_inner_arrays():
     with jax.enable_x64():
         out = f(TwoArray(A.astype("float64"), B.astype("float64")))
         assert out.dtype == out.a.dtype == "float64"
+
+
+class Strict(functx.ArrayWrapper):
+    """An array that computes with its inner array when it is made."""
+
+    def __init__(self, values):
+        self.values = values + 0
+
+    def __functx_flatten__(self):
+        return ("values",), None
+
+    @staticmethod
+    def __functx_unflatten__(inner, meta, shape):
+        return Strict(inner["values"])
+
+    def __functx_dispatch__(self, op, types, args, params):
+        return NotImplemented
+
+
+def test_any_number_of_instances_can_be_mapped_to_values_that_are_no_arrays():
+    held = len(_placeholders)
+    labels = jax.tree.map(lambda x: "label", [Strict(numpy.ones(2))] * 100)
+    assert jax.tree.leaves(labels) == ["label"] * 100
+    del labels
+    assert len(_placeholders) <= held
