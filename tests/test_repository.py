@@ -142,6 +142,15 @@ def test_a_name_of_the_operations_has_one_meaning():
     assert not hidden, "a module of functx.ops hides a function of the same name"
 
 
+def test_no_two_classes_of_the_package_have_one_name():
+    places = defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(PACKAGE)))
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_reference_pages_are_what_the_generator_makes(page):
     written = (ROOT / "docs" / "reference" / page).read_text()

@@ -1,4 +1,4 @@
-"""Joint programs of functions and their gradients, and their partition in forward and backward."""
+"""Joint programs of functions and their gradients, and their partition into forward and backward."""
 
 from functx.aot.analysis import analyze
 from functx.aot.compilers import default_compiler

@@ -142,7 +142,7 @@ def flags_of_leaves(
 ) -> list[bool]:
     """The flag that `requires_grad` gives each traced leaf of `(args, kwargs)`.
 
-    It is False for keyword arguments.
+    A bool is that of all leaves; a pytree has flags for positional arguments, and keywords have False.
     """
     if isinstance(requires_grad, bool):
         return [requires_grad] * in_tree.num_leaves
@@ -224,10 +224,10 @@ def analyze_program(
         analyzed = analyzed._replace(program=pure)
     names = pad_input_names(pure.in_names() if pure.in_names else [], count)
     leaf_flags = [True] * count if is_leaf is None else is_leaf
-    layouts = [*strides, *[None] * (count - len(strides))]
+    all_strides = [*strides, *[None] * (count - len(strides))]
     inputs = []
     for i, (v, name) in enumerate(zip(pure.inputs, names, strict=True)):
-        info = InputInfo(name, v.aval, requires_grad[i], leaf_flags[i], strides=layouts[i])
+        info = InputInfo(name, v.aval, requires_grad[i], leaf_flags[i], strides=all_strides[i])
         if i in analyzed.writes:
             info = mutated_input_info(info, i, analyzed, keep_input_mutations, active)
         inputs.append(info)
@@ -312,7 +312,7 @@ def mutated_input_info(
 def output_infos(
     analyzed: AnalyzedProgram, inputs: Sequence[InputInfo], active: set[Atom], shares_all: bool
 ) -> tuple[list[OutputInfo], list[int]]:
-    """What is known of each output, and the storages whose final values are the bases.
+    """The `OutputInfo` of each output, and the storages whose final values are the bases.
 
     `shares_all` is as in `analyze_program`.
     """

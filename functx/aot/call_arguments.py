@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from functx import ops
-from functx.aot.meta import ViewStep
+from functx.aot.meta import ReplayableView
 from functx.autograd.variable import Variable
-from functx.core import tree
 from functx.core.caches import IdentityKey
 from functx.core.errors import ArgumentError
 from functx.core.functionalization import Strides, is_row_major, row_major_strides
 from functx.core.program import Literal
-from functx.core.typing import Function, NumPyArray, PyTree
+from functx.core.typing import NumPyArray
 from functx.transforms.aliasing import overlap
 
 
@@ -30,11 +29,11 @@ class LeafSource(NamedTuple):
     """The origin of a leaf: `views` of input number `number`, taken one after the other."""
 
     number: int
-    views: tuple[ViewStep, ...] = ()
+    views: tuple[ReplayableView, ...] = ()
 
 
 class ArgumentPlan(NamedTuple):
-    """How the leaves of a call become the inputs of a program, and these become leaves again."""
+    """The inputs of a program from the leaves of a call, and the leaves from the inputs."""
 
     inputs: tuple[InputSource, ...]
     leaves: tuple[LeafSource, ...]
@@ -57,16 +56,6 @@ class ArgumentPlan(NamedTuple):
                 x = view(x)
             leaves.append(x)
         return leaves
-
-    def function_of_inputs(self, fun: Function, in_tree: tree.TreeDef) -> Callable[..., PyTree]:
-        """`fun`, whose arguments have the structure `in_tree`, as a function of the inputs."""
-
-        def call(*inputs: Any) -> PyTree:
-            args, kwargs = in_tree.unflatten(self.leaves_of(inputs))
-            return fun(*args, **kwargs)
-
-        call.__name__ = getattr(fun, "__name__", type(fun).__name__)
-        return call
 
 
 def plan_of(same: Sequence[int]) -> ArgumentPlan:
@@ -122,7 +111,7 @@ def variable_strides(arrays: Sequence[Any]) -> tuple[Strides | None, ...]:
     return found if any(found) else ()
 
 
-def view_key(step: ViewStep) -> Hashable:
+def view_key(step: ReplayableView) -> Hashable:
     """A key that equal views share."""
     operands = [a.value if type(a) is Literal else IdentityKey(a) for a in step.operands]
     return step.view, step.output, *operands
@@ -181,8 +170,8 @@ def _merge_group(plan: ArgumentPlan, leaves: Sequence[Any], group: Sequence[int]
     return ArgumentPlan((*[plan.inputs[k] for k in kept], source), tuple(sources))
 
 
-_DETACHED_ALIAS = ViewStep(ops.Detach(True, writable=True), (), 0)
-_UNDER_NO_GRAD = ViewStep(ops.Detach(True), (), 0)
+_DETACHED_ALIAS = ReplayableView(ops.Detach(True, writable=True), (), 0)
+_UNDER_NO_GRAD = ReplayableView(ops.Detach(True), (), 0)
 
 
 def _sharing_error(leaves: Sequence[Any], group: Sequence[int]) -> ArgumentError:
@@ -193,11 +182,11 @@ def _sharing_error(leaves: Sequence[Any], group: Sequence[int]) -> ArgumentError
     )
 
 
-def _views(x: Variable) -> list[ViewStep]:
+def _views(x: Variable) -> list[ReplayableView]:
     """The views that lead from the owner of `x` to it."""
-    views: list[ViewStep] = []
+    views: list[ReplayableView] = []
     while (view := x._view) is not None and view.primitive is not None:
-        views.append(ViewStep(view.primitive, view.others, view.output))
+        views.append(ReplayableView(view.primitive, view.others, view.output))
         x = view.base
     return views[::-1]
 

@@ -51,8 +51,7 @@ class CallPullback:
 
     `program` is the pure function from the inputs to the outputs that take a tangent, `active` the mask
     of the inputs in which gradients are computed. `compiled` takes the saved values, then the
-    tangents, and returns the gradients that exist, which `gradients` numbers by input. At the inputs
-    `zeros` the gradient is always zero.
+    tangents, and returns the gradients that exist, which `gradients` numbers by input.
     """
 
     def __init__(
@@ -66,12 +65,6 @@ class CallPullback:
         self.label, self.program, self.active = label, program, tuple(active)
         self.compiled, self.gradients = compiled, gradients
         self.key = IdentityKey(program)
-        reached = differentiated_inputs(program)
-        self.zeros = {
-            i
-            for i, (v, number) in enumerate(zip(program.inputs, gradients, strict=True))
-            if number is None and active[i] and v in reached
-        }
 
     @cached_property
     def split(self) -> OperationSplit:
@@ -141,15 +134,6 @@ class CallPullback:
             frozenset([i for i, found in enumerate(reached) if atom in found])
             for atom in program.outputs
         ]
-
-
-def differentiated_inputs(program: Program) -> set[Atom]:
-    """The variables that the outputs of a program depend on by operations with a derivative."""
-    reached = set(program.outputs)
-    for eqn in reversed(program.equations):
-        if eqn.primitive.differentiable and not reached.isdisjoint(eqn.outputs):
-            reached.update(eqn.inputs)
-    return reached
 
 
 class MaskOutputs(Rewrite[Program]):

@@ -63,7 +63,7 @@ class CompiledCall:
         self.memory, self.is_identity = memory, plan.is_identity
         meta = self.meta
         self.written = [i for i, x in enumerate(meta.inputs) if x.mutates_data]
-        self.count = len(meta.mutated) + len(meta.outputs) + len(meta.bases)
+        self.num_results = len(meta.mutated) + len(meta.outputs) + len(meta.bases)
         program = programs.forward.program
         self.inputs_returned = {
             i: program.inputs.index(a)  # type: ignore[arg-type]
@@ -75,7 +75,8 @@ class CompiledCall:
             (x.storage, x.requires_grad) if not x.view else i for i, x in enumerate(meta.outputs)
         ]
         self.same_memories = [memories.index(memory) for memory in memories]
-        self.tangents = [i for i, on in enumerate(meta.mask) if on]
+        # The numbers of the results that take a tangent.
+        self.differentiated = [i for i, on in enumerate(meta.mask) if on]
         self.captured_flags = [isinstance(x, Variable) and x.requires_grad for x in self.captured]
         first = len(meta.inputs) - len(self.captured)
         self.states = {
@@ -158,13 +159,13 @@ class CompiledCall:
                 operands[self.inputs_returned[i]] if i in self.inputs_returned else constant(x),
                 None,
             )
-            for i, x in enumerate(outs[: self.count])
+            for i, x in enumerate(outs[: self.num_results])
         ]
         if node is not None:
-            for n, i in enumerate(self.tangents):
+            for n, i in enumerate(self.differentiated):
                 results[i]._edge = GradientEdge(node, n)
             node.operands = saved_inputs
-            node.saved = self.saved_values(outs, saved_inputs, results, node)
+            node.saved = self.saved_values(outs, saved_inputs, results)
         count = len(self.meta.mutated)
         self.write_back(inputs, results[:count])
         return tree.unflatten(self.out_tree, self.results(leaves, inputs, results[count:]))
@@ -195,18 +196,14 @@ class CompiledCall:
         return saved
 
     def saved_values(
-        self,
-        outs: Sequence[Any],
-        saved_inputs: Sequence[Any],
-        results: Sequence[Variable],
-        node: CompiledCallNode,
+        self, outs: Sequence[Any], saved_inputs: Sequence[Any], results: Sequence[Variable]
     ) -> list[Any]:
         """The values that the pullback takes first: inputs, outputs, or values of their own."""
         program = self.programs.forward.program
-        position = {a: i for i, a in reversed([*enumerate(program.outputs[: self.count])])}
-        number = {i: n for n, i in enumerate(self.tangents)}
+        position = {a: i for i, a in reversed([*enumerate(program.outputs[: self.num_results])])}
+        number = {i: n for n, i in enumerate(self.differentiated)}
         saved: list[Any] = []
-        for i in range(self.count, len(outs)):
+        for i in range(self.num_results, len(outs)):
             atom = program.outputs[i]
             if i in self.inputs_returned:
                 x = saved_inputs[self.inputs_returned[i]]

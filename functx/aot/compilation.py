@@ -31,7 +31,7 @@ from functx.transforms.dce import with_io
 from functx.transforms.decompose import decomposition_rewrite
 
 PartitionFunction: TypeAlias = Callable[[JointProgram], Partition]
-"""Splits a joint program in a forward and a backward program."""
+"""Splits a joint program into a forward and a backward program."""
 
 
 class FunctionOptions(NamedTuple):
@@ -123,22 +123,24 @@ class Compilation:
         return Analysis(meta, program, traced.captured, in_tree, traced.out_tree)
 
     def programs(self, analysis: Analysis) -> CallPrograms:
-        """The programs of a call, of which the forward one is compiled."""
+        """The programs of a call, each with its compiler, which runs at the first use of the program."""
         meta, options = analysis.meta, self.options
         if not meta.is_training:
             program = with_trailing_writes(analysis.program, meta, None)
-            compiled = self.compiled(
+            forward = self.with_compiler(
                 program, "inference", options.inference_compiler, "inference_compiler"
             )
-            return CallPrograms(compiled, None)
+            return CallPrograms(forward, None)
         parts = options.partition_fn(analyzed_joint_program(meta, analysis.program))
         if not isinstance(parts, Partition):
             raise CompilerFunctionError(
                 f"{self.label}: partition_fn must return a functx.aot.Partition; got {type_name(parts)}",
                 fix="Return the result of functx.aot.default_partition(joint).",
             )
-        compiled = self.compiled(parts.forward, "forward", options.fw_compiler, "fw_compiler")
-        backward = self.compiled(parts.backward, "backward", options.bw_compiler, "bw_compiler")
+        forward = self.with_compiler(parts.forward, "forward", options.fw_compiler, "fw_compiler")
+        backward = self.with_compiler(
+            parts.backward, "backward", options.bw_compiler, "bw_compiler"
+        )
         if options.backward_at_once:
             backward.compile()
         first, last = len(meta.mutated), len(meta.mutated) + len(meta.in_graph)
@@ -147,12 +149,12 @@ class Compilation:
         pullback = CallPullback(
             f"{meta.name}Backward", pure, meta.needs_grad, backward, parts.gradients
         )
-        return CallPrograms(compiled, pullback)
+        return CallPrograms(forward, pullback)
 
-    def compiled(
+    def with_compiler(
         self, program: Program, role: str, compiler: Compiler | None, option: str
     ) -> CompiledProgram:
-        """A program with its name and its compiler."""
+        """A program with its compiler, named by the number of the compilation and its role."""
         table = self.options.decompositions
         if table is not None:
             program = cached_rewrite(decomposition_rewrite(table), program)

@@ -1,4 +1,4 @@
-"""What compilers make of programs: functions of one list, which they empty."""
+"""Compiled programs: functions of one list of inputs, which they empty, and the compilers of users."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def value_of(x: Any) -> Any:
 
 def write_to(x: Any, new: Any) -> None:
     """Writes a value to a Variable or a NumPy array; another array cannot be written to."""
-    if hasattr(x, "read") or not isinstance(x, jax.Array):
+    if isinstance(x, Variable) or not isinstance(x, jax.Array):
         x[...] = new
 
 
@@ -112,10 +112,10 @@ class CompiledProgram:
         """The function; compiles the program unless that was done before."""
         with self._lock:
             if self.function is None:
-                self.function = self.compiled()
+                self.function = self.run_compiler()
             return self.function
 
-    def compiled(self) -> CompiledFunction:
+    def run_compiler(self) -> CompiledFunction:
         """The result of the compiler; CompilerFunctionError unless it can be called."""
         if self.compiler is None:
             return default_compiler(self.program)
@@ -144,8 +144,8 @@ class CompiledProgram:
         for x, writes in targets:
             if x.version_counter.writes == writes:
                 raise CompiledResultError(
-                    f"aot_function: what {self.option} returns for {self.program.name} must write to the "
-                    f"inputs that the program writes to; got no write to {x.describe()}",
+                    f"aot_function: the function that {self.option} returns for {self.program.name} must write "
+                    f"to the inputs that the program writes to; got no write to {x.describe()}",
                     fix="Write to the array in the list (x[...] = value), or compile with "
                     "keep_inference_input_mutations=False.",
                 )
@@ -163,8 +163,8 @@ class CompiledProgram:
         if not isinstance(outs, (list, tuple)) or len(outs) != len(avals):
             got = len(outs) if isinstance(outs, (list, tuple)) else type_name(outs)
             raise CompiledResultError(
-                f"aot_function: what {self.option} returns for {self.program.name} must return a list of "
-                f"{len(avals)} values; got {got}",
+                f"aot_function: the function that {self.option} returns for {self.program.name} must return "
+                f"a list of {len(avals)} values; got {got}",
                 fix="Return the outputs of the program, in its order.",
             )
         outs = [value_of(x) for x in outs]
@@ -172,8 +172,8 @@ class CompiledProgram:
             found = aval_of(x)
             if (found.shape, found.dtype) != (aval.shape, aval.dtype):
                 raise CompiledResultError(
-                    f"aot_function: what {self.option} returns for {self.program.name} must return values of "
-                    f"the types of the program; got {found!r} as number {i}, expected {aval!r}",
+                    f"aot_function: the function that {self.option} returns for {self.program.name} must return "
+                    f"values of the types of the program; got {found!r} as number {i}, expected {aval!r}",
                     fix="Return the outputs of the program, in its order.",
                 )
         wide = self.is_wide and not x64_enabled()
@@ -184,12 +184,14 @@ class CompiledProgram:
             ]
 
 
-def check_compiler(compiler: object, option: str) -> None:
-    """Raises CompilerFunctionError unless a compiler is a function or None."""
-    if compiler is not None and not callable(compiler):
+def check_function_option(fun: object, option: str) -> None:
+    """Raises CompilerFunctionError unless a compiler, or `partition_fn`, is a function or None."""
+    if fun is not None and not callable(fun):
         raise CompilerFunctionError(
-            f"aot_function: {option} must be a function of a program; got {type_name(compiler)}",
-            fix="Pass a function that takes a program and returns a function of a list, or nothing for "
+            f"aot_function: {option} must be a function of a program; got {type_name(fun)}",
+            fix="Pass functx.aot.default_partition, or another function of a joint program."
+            if option == "partition_fn"
+            else "Pass a function that takes a program and returns a function of a list, or nothing for "
             "functx.aot.default_compiler.",
         )
 

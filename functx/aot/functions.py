@@ -15,7 +15,7 @@ from functx.aot.array_results import NUMBER_TYPES
 from functx.aot.call_arguments import first_occurrences, sharing_key, variable_strides
 from functx.aot.calls import CompiledCall
 from functx.aot.compilation import Compilation, FunctionOptions, PartitionFunction
-from functx.aot.compilers import Compiler, check_compiler
+from functx.aot.compilers import Compiler, check_function_option
 from functx.aot.partitions import default_partition
 from functx.autograd.modes import current_modes
 from functx.autograd.recorded import step_traces
@@ -102,10 +102,10 @@ def aot_function(
     0_backward 3 -> 1
     """
     check_callable(fun, "aot_function")
-    check_compiler(fw_compiler, "fw_compiler")
-    check_compiler(bw_compiler, "bw_compiler")
-    check_compiler(inference_compiler, "inference_compiler")
-    check_compiler(partition_fn, "partition_fn")
+    check_function_option(fw_compiler, "fw_compiler")
+    check_function_option(bw_compiler, "bw_compiler")
+    check_function_option(inference_compiler, "inference_compiler")
+    check_function_option(partition_fn, "partition_fn")
     options = FunctionOptions(
         fw_compiler,
         bw_compiler or fw_compiler,
@@ -122,10 +122,10 @@ def aot_function(
     return wrapper
 
 
-class CallTypes(NamedTuple):
-    """What a call has in common with those that its programs were compiled for.
+class CallKey(NamedTuple):
+    """The key of a compiled call: the structure, types and static values of the arguments, and the context.
 
-    `flags` says which arrays need a gradient, empty if there is no Variable, None if no gradient is
+    `modes` are those of the modules whose mode a program reads. `flags` says which arrays need a gradient, empty if there is no Variable, None if no gradient is
     recorded; `same` gives for each array the first that is the same object.
     """
 
@@ -133,6 +133,7 @@ class CallTypes(NamedTuple):
     avals: tuple[ShapedArray, ...]
     static: tuple[Hashable, ...]
     context: tuple[Hashable, ...]
+    modes: tuple[bool | None, ...]
     flags: tuple[bool, ...] | None
     same: tuple[int, ...] | None
     sharing: Hashable
@@ -140,9 +141,17 @@ class CallTypes(NamedTuple):
 
     @property
     def without_pattern(self) -> Hashable:
-        """The key that calls share that differ in their gradients and same arrays alone."""
+        """The part of the key without the pattern: equal arrays, and those that need a gradient."""
         records = self.flags is not None
-        return self.in_tree, self.avals, self.static, self.context, self.strides, records
+        return (
+            self.in_tree,
+            self.avals,
+            self.static,
+            self.context,
+            self.modes,
+            self.strides,
+            records,
+        )
 
 
 class AotFunction:
@@ -162,8 +171,8 @@ class AotFunction:
         self.reads_modules, self.watch_owner, self.modules = False, object(), ModulesRead()
         self.taking_state: AotFunction | None = None
         self.calls = Cache("aot functions", 256)
-        self.first_calls: dict[Hashable, tuple[CallTypes, CompiledCall]] = {}
-        self.count = 0
+        self.first_calls: dict[Hashable, tuple[CallKey, CompiledCall]] = {}
+        self.num_compilations = 0
         self._lock = RLock()
         AotFunction.instances.add(self)
 
@@ -186,13 +195,13 @@ class AotFunction:
         static: dict[int, Any] = {}
         has_variables = False
         arrays = leaves
-        if not _plain_types.issuperset(map(type, leaves)):
+        if not _array_types.issuperset(map(type, leaves)):
             if any(map(is_jax_tracer, leaves)):
                 return self.in_jax(*args, **kwargs)
             static = {i: x for i, x in enumerate(leaves) if self.is_static(x)}
             arrays = [x for i, x in enumerate(leaves) if i not in static] if static else leaves
             has_variables = any([isinstance(x, Variable) for x in arrays])
-            _plain_types.update([type(x) for x in arrays if is_concrete(x)])
+            _array_types.update([type(x) for x in arrays if is_concrete(x)])
         avals = [aval_of(x) for x in arrays]
         flags: tuple[bool, ...] | None = ()
         if not current_modes().records_gradients:
@@ -202,11 +211,12 @@ class AotFunction:
         same = None
         if len({*map(id, arrays)}) < len(arrays):
             same = first_occurrences([x if is_array(x) else object() for x in arrays])
-        types = CallTypes(
+        types = CallKey(
             in_tree,
             tuple(avals),
             tuple([(i, static_key(x, self.label)) for i, x in static.items()]) if static else (),
-            (x64_enabled(), trace_options.get().key, bound_axes(), self.modules.key()),
+            (x64_enabled(), trace_options.get().key, bound_axes()),
+            self.modules.key(),
             flags,
             same,
             sharing_key(arrays) if has_variables else None,
@@ -248,7 +258,7 @@ class AotFunction:
             self.jitted = jit(self.plain)
         return self.jitted(*args, **kwargs)
 
-    def find(self, types: CallTypes, arrays: Sequence[Any], static: dict[int, Any]) -> CompiledCall:
+    def find(self, types: CallKey, arrays: Sequence[Any], static: dict[int, Any]) -> CompiledCall:
         """The compiled call for arguments of these types, which is compiled if there is none."""
         call = self.find_compiled(types, arrays)
         if call is not None:
@@ -266,7 +276,9 @@ class AotFunction:
                 )
                 if known[1].holds(arrays, types.flags is not None):
                     return known[1]
-            compilation = Compilation(self.fun, self.options, structure, self.count, self.label)
+            compilation = Compilation(
+                self.fun, self.options, structure, self.num_compilations, self.label
+            )
             watch = StateWatch(self.watch_owner)
             try:
                 with watch:
@@ -275,15 +287,15 @@ class AotFunction:
                 self.reads_modules |= watch.was_read
                 if watch.modes:
                     self.modules = self.modules.joined(watch)
-                    types = types._replace(context=(*types.context[:-1], self.modules.key()))
-            self.count += 1
+                    types = types._replace(modes=self.modules.key())
+            self.num_compilations += 1
             before: Sequence[CompiledCall] = self.calls.get(types) or ()
             self.calls.put(types, [call, *before][:CALLS_OF_A_KEY])
             if self.strict:
                 self.first_calls.setdefault(types.without_pattern, (types, call))
             return call
 
-    def find_compiled(self, types: CallTypes, arrays: Sequence[Any]) -> CompiledCall | None:
+    def find_compiled(self, types: CallKey, arrays: Sequence[Any]) -> CompiledCall | None:
         """The compiled call for arguments of these types; None if there is none."""
         for call in self.calls.get(types) or ():
             if call.holds(arrays, types.flags is not None):
@@ -291,7 +303,7 @@ class AotFunction:
         return None
 
     def check_pattern(
-        self, before: CallTypes, call: CompiledCall, types: CallTypes, names: Sequence[str]
+        self, before: CallKey, call: CompiledCall, types: CallKey, names: Sequence[str]
     ) -> None:
         """Raises StrictCallError if other arrays are the same, or more need a gradient, than were compiled for."""
         count = len(types.avals)
@@ -325,8 +337,8 @@ class AotFunction:
 
 
 _static_types = frozenset({str, bytes, type, FunctionType, MethodType, np.dtype})
-_plain_types: set[type] = {np.ndarray, ndarray}
-"""The types of arrays, and of no other arguments, that were met so far."""
+_array_types: set[type] = {np.ndarray, ndarray}
+"""The types of arrays that were met so far, which no other argument has."""
 CALLS_OF_A_KEY = 8
 """How many compiled calls are kept that differ only in the memory of arguments and in captured values."""
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from functx import ops
-from functx.aot.meta import (
-    ViewStep,
-)
+from functx.aot.meta import ReplayableView
 from functx.core.functionalization import (
     Alias,
     Functionalizer,
@@ -34,7 +32,7 @@ from functx.ops.autodiff import Detach, WithValue
 from functx.ops.operands import literal
 
 
-class RecordedWrites(NamedTuple):
+class InputWrites(NamedTuple):
     """The writes to the memory of an input.
 
     `is_hidden` says that all go through a detached alias, `is_under_no_grad` that all are made under
@@ -54,7 +52,7 @@ class OutputMemory(NamedTuple):
     """
 
     storage: int
-    view: tuple[ViewStep, ...]
+    view: tuple[ReplayableView, ...]
 
 
 class AnalyzedProgram(NamedTuple):
@@ -69,7 +67,7 @@ class AnalyzedProgram(NamedTuple):
 
     program: Program
     outputs: tuple[OutputMemory, ...]
-    writes: dict[int, RecordedWrites]
+    writes: dict[int, InputWrites]
     roots: dict[int, int]
     forward_values: dict[int, int]
     layout_dependent: bool
@@ -81,8 +79,8 @@ class AnalyzedProgram(NamedTuple):
         return tuple(self.writes)
 
 
-class RecordingFunctionalizer(Functionalizer):
-    """A functionalizer that notes how inputs are written to.
+class WriteTrackingFunctionalizer(Functionalizer):
+    """A functionalizer that keeps track of the writes to inputs.
 
     A write that no derivative sees leaves the history of the array as it is, as a write to a
     Variable does: the new value has the derivative of the old one. After another write the array still
@@ -91,17 +89,17 @@ class RecordingFunctionalizer(Functionalizer):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self.writes: dict[Storage, RecordedWrites] = {}
+        self.writes: dict[Storage, InputWrites] = {}
         self.forward_values: dict[Storage, Tracer] = {}
         self.overwrites: set[Atom] = set()
 
     def write(self, eqn: Equation, target: Alias, value: Tracer) -> None:
-        before = self.writes.get(target.storage, RecordedWrites())
+        before = self.writes.get(target.storage, InputWrites())
         under_no_grad: bool = eqn.primitive.under_no_grad  # type: ignore[attr-defined]
         in_backward = eqn.part in (Part.BACKWARD, Part.STAYS_BACKWARD)
         if in_backward and not before.in_backward:
             self.forward_values[target.storage] = target.storage.value
-        self.writes[target.storage] = RecordedWrites(
+        self.writes[target.storage] = InputWrites(
             before.is_hidden and detached_alias(target) is not None,
             before.is_under_no_grad and under_no_grad,
             before.in_forward or not in_backward,
@@ -162,15 +160,15 @@ def keep_history(
 
 
 class AnalyzeMemory(Rewrite[AnalyzedProgram]):
-    """The analysis of a program with writes, for inputs with the strides `layouts`."""
+    """The analysis of a program with writes, for inputs with these strides."""
 
-    layouts: tuple[Strides | None, ...] = ()
+    strides: tuple[Strides | None, ...] = ()
 
     def __call__(self, program: Program) -> AnalyzedProgram:
         if not program.writes:
-            return analyze_without_writes(program, self.layouts)
+            return analyze_without_writes(program, self.strides)
         outputs: list[OutputMemory] = []
-        writes: dict[int, RecordedWrites] = {}
+        writes: dict[int, InputWrites] = {}
         roots: dict[int, int] = {}
         forward_values: dict[int, int] = {}
         layout_dependent = False
@@ -178,8 +176,8 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
 
         def body(*args: Tracer) -> list[Tracer]:
             nonlocal layout_dependent
-            layouts = [*self.layouts, *[None] * (len(args) - len(self.layouts))]
-            functionalizer = RecordingFunctionalizer(program.inputs, args, layouts)
+            strides = [*self.strides, *[None] * (len(args) - len(self.strides))]
+            functionalizer = WriteTrackingFunctionalizer(program.inputs, args, strides)
             functionalizer.emit_all(program.equations)
             layout_dependent = functionalizer.layout_dependent
             overwrites.update(functionalizer.overwrites)
@@ -192,7 +190,7 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
             new = [storage.value for storage, i in storages.items() if i in writes]
             for atom in program.outputs:
                 number = len(args) + len(outputs)
-                view: tuple[ViewStep, ...] = ()
+                view: tuple[ReplayableView, ...] = ()
                 if type(atom) is not Literal:
                     steps = view_steps(aliases[atom])
                     if steps is not None:
@@ -222,18 +220,18 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
         )
 
 
-def analyze_without_writes(program: Program, layouts: Sequence[Strides | None]) -> AnalyzedProgram:
+def analyze_without_writes(program: Program, strides: Sequence[Strides | None]) -> AnalyzedProgram:
     """As `AnalyzeMemory`, for a program without writes: it stays as it is, without its copies."""
     count = len(program.inputs)
     storages: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
-    strides = dict(zip(program.inputs, layouts, strict=False))
+    strides_of = dict(zip(program.inputs, strides, strict=False))
     outputs: list[OutputMemory] = []
     roots: dict[int, Atom] = {}
     for atom in program.outputs:
         number = count + len(outputs)
-        view: tuple[ViewStep, ...] = ()
+        view: tuple[ReplayableView, ...] = ()
         if type(atom) is Var:
-            root, view = views_of(program, atom, strides)
+            root, view = views_of(program, atom, strides_of)
             number = storages.setdefault(root, number)
             if view and number >= count:
                 roots.setdefault(number, root)
@@ -251,7 +249,7 @@ def analyze_without_writes(program: Program, layouts: Sequence[Strides | None]) 
 
 def views_of(
     program: Program, atom: Var, strides_of: dict[Var, Strides | None]
-) -> tuple[Var, tuple[ViewStep, ...]]:
+) -> tuple[Var, tuple[ReplayableView, ...]]:
     """The array that `atom` is a view of, and the views that lead from there to it.
 
     An array behind a view with computed operands is one of its own.
@@ -268,7 +266,7 @@ def views_of(
         root = eqn.inputs[0]
     assert type(root) is Var
     strides = strides_of.get(root) or row_major_strides(root.aval.shape)
-    steps: list[ViewStep] = []
+    steps: list[ReplayableView] = []
     for eqn, index in reversed(chain):
         view, (base, *others) = eqn.primitive, eqn.inputs
         assert isinstance(view, View)
@@ -279,20 +277,20 @@ def views_of(
             strides = row_major_strides(root.aval.shape)
         else:
             strides = shared
-            steps.append(ViewStep(view, literals, index))
+            steps.append(ReplayableView(view, literals, index))
     return root, tuple(steps)
 
 
-def view_steps(alias: Alias) -> tuple[ViewStep, ...] | None:
+def view_steps(alias: Alias) -> tuple[ReplayableView, ...] | None:
     """The views that lead from the storage to `alias`; None if one of them has computed operands."""
-    steps: list[ViewStep] = []
+    steps: list[ReplayableView] = []
     while alias.step is not None:
         view, _, others, output = alias.step
         atoms = [x.atom for x in others]
         literals = tuple([a for a in atoms if type(a) is Literal])
         if len(literals) < len(atoms):
             return None
-        steps.append(ViewStep(view, literals, output))
+        steps.append(ReplayableView(view, literals, output))
         assert alias.parent is not None
         alias = alias.parent
     return tuple(reversed(steps))

@@ -1,4 +1,4 @@
-"""`Meta`: what a function does to its inputs, and how its outputs share memory."""
+"""`Meta`: the writes of a function to its inputs, and the memory that its outputs share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from functx.ops.autodiff import Detach
 
 
 class MutationKind(Enum):
-    """What happens to an input that the function may write to."""
+    """The place of the writes to an input: none, the program itself, or its caller."""
 
     NOT_MUTATED = "not mutated"
     IN_GRAPH = "in graph"
@@ -52,7 +52,7 @@ class BaseKind(Enum):
     """As an output of the function."""
 
 
-class ViewStep(NamedTuple):
+class ReplayableView(NamedTuple):
     """A view that can be taken again: output `output` of `view` on an array and literals."""
 
     view: View
@@ -69,7 +69,7 @@ class ViewStep(NamedTuple):
 
 @dataclass(frozen=True)
 class InputInfo:
-    """What a function does to one input.
+    """The writes of a function to one input, and whether that needs a gradient.
 
     `requires_grad` says that a gradient in the input is computed. `is_hidden` says that all writes
     go through a detached alias, `is_under_no_grad` that all are made where no derivative is
@@ -110,7 +110,7 @@ class OutputInfo:
     storage: int
     base: int | None = None
     base_kind: BaseKind | None = None
-    view: tuple[ViewStep, ...] = ()
+    view: tuple[ReplayableView, ...] = ()
 
     def replay(self, base: Value) -> Value:
         """The output as a view of `base`."""
@@ -121,7 +121,7 @@ class OutputInfo:
 
 @dataclass(frozen=True)
 class Meta:
-    """What a function does to its inputs, and how its outputs share memory; `print` shows a table.
+    """The writes of a function to its inputs, and the memory that its outputs share; prints as a table.
 
     `inputs` are the leaves of the arguments, then the captured values. `bases` are the types of the
     extra outputs: the bases of outputs that are views of an intermediate, of which those with a

@@ -12,7 +12,7 @@ from functx.core.errors import ModuleTypeError, type_name
 from functx.core.tracer import aval_of
 from functx.core.typing import Function, PyTree
 from functx.module_calls import functional_call
-from functx.nn.module import Module, structure
+from functx.nn.module import Module, module_structure
 from functx.transforms.decompose import decompose
 
 
@@ -90,7 +90,7 @@ class AotModule(Module):
     def __getstate__(self) -> dict[str, Any]:
         # A copy compiles its own module.
         state = super().__getstate__()
-        return {k: v for k, v in state.items() if k not in _FOUND}
+        return {k: v for k, v in state.items() if k not in _FORGOTTEN_ATTRIBUTES}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -105,7 +105,7 @@ class AotModule(Module):
         compiled = self._compiled
         if compiled is None:
             compiled = self._compiled = aot_function(module_function(self.module), **self.options)
-        if self._structure_version != structure.version:
+        if self._structure_version != module_structure.version:
             self._find_places()
         state = {name: getattr(module, attribute) for name, module, attribute in self._places}
         modes = bytes([module.training for module in self._modes_of])
@@ -126,10 +126,10 @@ class AotModule(Module):
                     own.setdefault(id(x), (name, module, attribute))
         self._places = [*own.values()]
         self._modes_of = [*self.module.modules()]
-        self._structure_version = structure.version
+        self._structure_version = module_structure.version
 
 
-_FOUND = frozenset({"_compiled", "_places", "_modes_of", "_structure_version"})
+_FORGOTTEN_ATTRIBUTES = frozenset({"_compiled", "_places", "_modes_of", "_structure_version"})
 
 
 def module_function(module: Module) -> Function:

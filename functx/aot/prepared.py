@@ -58,7 +58,7 @@ def fn_input_mutations_to_outputs(fun: Function, meta: Meta) -> Callable[..., tu
         outs = prepared(args, kwargs)
         return tuple(outs[: len(outs) - len(meta.bases)])
 
-    return named_as(wrap_transform(wrapper, fun, "fn_input_mutations_to_outputs"), fun)
+    return with_name_of(fun, wrap_transform(wrapper, fun, "fn_input_mutations_to_outputs"))
 
 
 def fn_prepped_for_autograd(
@@ -88,7 +88,7 @@ def fn_prepped_for_autograd(
     def wrapper(*args: PyTree, **kwargs: PyTree) -> tuple[tuple[Any, ...], list[bool]]:
         return tuple(prepared(args, kwargs)), list(meta.mask)
 
-    return named_as(wrap_transform(wrapper, fun, "fn_prepped_for_autograd"), fun)
+    return with_name_of(fun, wrap_transform(wrapper, fun, "fn_prepped_for_autograd"))
 
 
 def prepare(fun: Function, meta: Meta, label: str) -> Callable[..., list[Value]]:
@@ -235,10 +235,10 @@ def create_functionalized_fn(
         ]
         return tree.unflatten(traced.out_tree, results)
 
-    return named_as(wrap_transform(wrapper, fun, "create_functionalized_fn"), fun)
+    return with_name_of(fun, wrap_transform(wrapper, fun, "create_functionalized_fn"))
 
 
-def named_as(wrapper: Function, fun: Function) -> Function:
+def with_name_of(fun: Function, wrapper: Function) -> Function:
     """`wrapper` with the name of `fun`, so that programs of prepared functions have it."""
     wrapper.__name__ = function_name(fun)
     return wrapper
@@ -317,13 +317,6 @@ def joint_program(fun: Function, meta: Meta | None = None) -> Callable[..., Join
         return analyzed_joint_program(meta, program)
 
     return wrap_transform(functional if meta is None else analyzed, fun, "joint_program")
-
-
-def inference_program(meta: Meta, program: Program) -> Program:
-    """The program `primals -> (*mutated, *outputs)` of an analysed program, with trailing writes."""
-    outputs = program.outputs[: len(program.outputs) - len(meta.bases)]
-    program = replace_program_fields(program, outputs=outputs)
-    return with_trailing_writes(program, meta, None)
 
 
 def analyzed_joint_program(meta: Meta, program: Program, zeros: bool = False) -> JointProgram:

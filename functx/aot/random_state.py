@@ -55,15 +55,15 @@ def with_random_state(fun: Function, joint: bool = False) -> Function:
             names = "fw_seed, fw_offset, bw_seed, bw_offset)" if joint else "seed, offset)"
             raise ArgumentError(f"{label}: the arguments must be {form}{names}; got {len(args)}")
         numbers = args[-num_words:]
-        words = [as_words(x, label) for x in numbers]
+        words = [words_of_number(x, label) for x in numbers]
         call = traced if current_builder.get() is not None else functionalize(traced)
         out = call(*args[:-num_words], *words)
         if not joint:
-            return (*out[:-1], as_given(out[-1], numbers[1]))
+            return (*out[:-1], offset_like(numbers[1], out[-1]))
         outs, grads = out
         return (
-            (*outs[:-1], as_given(outs[-1], numbers[1])),
-            (*grads[:-1], as_given(grads[-1], numbers[3])),
+            (*outs[:-1], offset_like(numbers[1], outs[-1])),
+            (*grads[:-1], offset_like(numbers[3], grads[-1])),
         )
 
     return wrap_transform(wrapper, fun, "with_random_state")
@@ -74,7 +74,7 @@ def forward_with_state(fun: Function) -> Callable[..., Any]:
 
     def call(*args: PyTree) -> tuple[Any, ...]:
         *primals, seed, offset = args
-        state = joined(seed, offset)
+        state = make_state(seed, offset)
         out = with_inputs(StateInputs({DEFAULT_STATE: state}), fun, primals)
         return (*as_tuple(out), offset_of(state))
 
@@ -86,7 +86,7 @@ def joint_with_states(fun: Function, label: str) -> Callable[..., Any]:
     """The joint function `fun` on the words of two states."""
 
     def call(primals: PyTree, tangents: PyTree, *words: Value) -> tuple[Any, Any]:
-        forward, backward = joined(*words[:2]), joined(*words[2:])
+        forward, backward = make_state(*words[:2]), make_state(*words[2:])
         inputs = StateInputs({DEFAULT_STATE: forward}, {DEFAULT_STATE: backward})
         out = with_inputs(inputs, fun, (primals, tangents))
         if not isinstance(out, tuple) or len(out) != 2:
@@ -110,7 +110,7 @@ def with_inputs(inputs: StateInputs, fun: Function, args: Sequence[PyTree]) -> P
         state_inputs.reset(token)
 
 
-def joined(seed: Value, offset: Value) -> Tracer:
+def make_state(seed: Value, offset: Value) -> Tracer:
     """The traced state of a seed and an offset, which draws write to."""
     return Copy()(ops.concatenate([seed, offset], 0))  # type: ignore[no-any-return]
 
@@ -125,7 +125,7 @@ def as_tuple(out: PyTree) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
-def as_words(x: Any, label: str) -> Any:
+def words_of_number(x: Any, label: str) -> Any:
     """A seed or an offset as two words."""
     try:
         aval = aval_of(x)
@@ -145,8 +145,8 @@ def as_words(x: Any, label: str) -> Any:
     )
 
 
-def as_given(words: Any, given: Any) -> Any:
-    """The new offset as uint64 if the offset was a number, else as words."""
+def offset_like(given: Any, words: Any) -> Any:
+    """The new offset as the one that was given: a uint64 if that was a number, else two words."""
     if type(given) is not int and not isinstance(given, np.generic):
         return words
     if isinstance(words, Tracer):

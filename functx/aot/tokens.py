@@ -44,7 +44,7 @@ def token_kinds(program: Program) -> tuple[Effect, ...]:
 
 
 def ordered_kinds(effects: Effects) -> list[Effect]:
-    """Those of `effects` that are ordered, by name."""
+    """The ordered ones of `effects`, by name."""
     return sorted([e for e in effects if e.is_ordered], key=lambda effect: effect.name)
 
 

@@ -311,7 +311,7 @@ class FunctionCall(CustomVJP, abstract=True):
         return rule.custom_function, rule.call
 
     def tangent_call(self, backward: Program) -> CustomVJPTangent:
-        return FunctionTangent(backward, self.primal.name)
+        return FunctionCallTangent(backward, self.primal.name)
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         rules, call = self.function_rules()
@@ -368,7 +368,7 @@ def call_vmap(
     return check_batched_outputs(error, flat, call.out_avals, output.arrays, out_dims, size)
 
 
-class FunctionTangent(CustomVJPTangent, abstract=True):
+class FunctionCallTangent(CustomVJPTangent, abstract=True):
     """The tangents of a Function without `jvp`, whose transpose is its `backward`."""
 
     name = "autograd_function_tangent"

@@ -51,16 +51,15 @@ class JittedSteps:
     `function`, a weak reference, gives the context of a trace. A step that finds other gradients, hooks or flags of
     Variables than those before is traced anew.
 
-    `are_certain` says whether the function did what is possible in a step alone. If it is None, the first
-    trace finds out.
+    `is_step` says whether calls of the function are steps; None until the first trace finds out.
     """
 
-    def __init__(self, function: JittedFunction, are_certain: bool | None = True):
-        self.function, self.are_certain = function, are_certain
+    def __init__(self, function: JittedFunction, is_step: bool | None = True):
+        self.function, self.is_step = function, is_step
         self.steps = Cache("jit", 256)
 
     @staticmethod
-    def are_expected(fun: Function, takes_variables: bool) -> bool:
+    def may_be_step(fun: Function, takes_variables: bool) -> bool:
         """Whether a function names `backward` in its code, and takes or can read Variables."""
         search = PlaceSearch(fun, CODE_LIMIT)
         return (takes_variables or bool(search.variables)) and search.names_backward()
@@ -80,10 +79,11 @@ class JittedSteps:
     ) -> PyTree:
         """The result of a call, after which the Variables are changed.
 
-        NotImplemented if none is changed, the result has a history, and one node may do; and if it is
-        not certain that the function must be a step, for a trace that raises, or that has no `backward` and changes nothing.
+        NotImplemented if no Variable is changed and the result has a history, which one node may give.
+        While `is_step` is None, also if the trace raises an error, or neither calls `backward` nor changes
+        a Variable.
         """
-        if self.are_certain is False:
+        if self.is_step is False:
             return NotImplemented
         if step_traces.count and step_traces.of_thread() is not None:
             # A step inside another one is a part of it.
@@ -112,14 +112,12 @@ class JittedSteps:
                     with self.function.tracing():
                         step, found = trace_step(trace, fun, in_tree, avals)
                 except Exception:
-                    if self.are_certain or trace.has_backward:
+                    if self.is_step or trace.has_backward:
                         raise
-                    self.are_certain = False
+                    self.is_step = False
                     return NotImplemented
-                self.are_certain = bool(
-                    self.are_certain or trace.has_backward or step.traced.changes
-                )
-                if not self.are_certain:
+                self.is_step = bool(self.is_step or trace.has_backward or step.traced.changes)
+                if not self.is_step:
                     return NotImplemented
                 if not step.traced.kept and step.places.hold(fun, found):
                     # A step that stores what it makes, or replaces Variables that it reads, finds other

@@ -241,7 +241,7 @@ class StepGenerators:
 
 
 class StepEnd(NamedTuple):
-    """What is known of a step when its function has returned, with atoms as values; as in TracedStep."""
+    """The state of a step when its function has returned; as TracedStep, with atoms for values."""
 
     guards: list[VariableGuard]
     owners: list[int]
@@ -370,7 +370,7 @@ class StepTrace(TracedRecording):
         self.states.append(of_base)
 
     def gather(self, args: Sequence[Variable], results: Sequence[Any]) -> StepEnd:
-        """What the step has computed and changed, while its Variables are still as it left them."""
+        """The results and changes of the step, while its Variables are still as it left them."""
         outputs: dict[Atom, Tracer] = {}
 
         def atom_of(x: Any) -> Atom:

@@ -360,7 +360,7 @@ class variables:  # noqa: N801 - a switch
 
 
 def recording_operand(args: Sequence[ArrayLike]) -> Any:
-    """What records an operation on these operands; None if it is to be evaluated.
+    """The object that records an operation on these operands; None if it is to be evaluated.
 
     The handlers of wrapper types if there are such operands, else the first Variable of
     `functx.autograd`. Raises EscapedTracerError for a traced value whose trace is not active.

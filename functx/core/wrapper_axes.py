@@ -134,9 +134,7 @@ class AxisChange:
             found: list[LeafAxis] = []
             if own:
                 try:
-                    at = self.axis_of_inner(
-                        shape, whole, axis, None if declared is None else declared[i : i + 1]
-                    )
+                    at = self.axis_of_inner(shape, whole, axis, declared, i)
                 except LookupError:
                     self.raise_shape_error(kind, static.names[i], shape, whole, axis)
                 found = [LeafAxis(None, owner=kind.__name__)] * len(own)
@@ -160,17 +158,18 @@ class AxisChange:
         whole: Shape,
         axis: int,
         declared: Sequence[int | None] | None,
+        number: int,
     ) -> int | None:
-        """The axis of an inner array that is `axis` of the whole; None if all elements share it.
+        """The axis of inner array `number` that is `axis` of the whole; None if all elements share it.
 
-        `declared` holds the axis that the class declares, if it does. Raises LookupError for an inner
-        array that lacks the axis.
+        `declared` are the axes of the inner arrays that the class declares, if it does. Raises
+        LookupError for an inner array that lacks the axis.
         """
         if shape is None:
             raise LookupError
         if declared is not None:
-            at = declared[0]
-        elif shape == () != whole:
+            at = declared[number]
+        elif not shape and whole:
             at = None
         elif is_broadcast_of(shape, whole):
             at = axis
@@ -323,9 +322,9 @@ def integers_beside_inexact(
 
     `avals` are the types of the leaves that are not static.
     """
-    is_static = isinstance(structure, tree.TreeDefWithStatic)
-    static = structure.static_leaves if is_static else {}
-    whole = structure.structure if is_static else structure
+    has_static = isinstance(structure, tree.TreeDefWithStatic)
+    static = structure.static_leaves if has_static else {}
+    whole = structure.structure if has_static else structure
     remaining = iter(avals)
     inexact = [
         i not in static and is_inexact(next(remaining).dtype) for i in range(whole.num_leaves)

@@ -180,7 +180,7 @@ def check_output(label: str, x: Any, expected: ShapedArray) -> None:
 
 
 class WrapperRecorder:
-    """What records an operation on operands of wrapper types: their handlers."""
+    """Records operations on operands of wrapper types by their handlers."""
 
     record = staticmethod(dispatch)
 

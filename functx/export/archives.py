@@ -1,4 +1,4 @@
-"""What a file of an exported program says: the contents of an archive, and the archive of contents."""
+"""The contents of the file of an exported program: made of an archive, and made into one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from functx.lowering.portable import lower_to_portable
 
 
 class Interface(NamedTuple):
-    """What a call of an exported program needs to know besides the program.
+    """The types, names and structures by which an exported program is called.
 
     `in_avals` are the types of all inputs, those of the constants last. The outputs are the leaves of the
     result, then the new values of the inputs `written`. Without trees, a call takes and returns arrays

@@ -19,7 +19,7 @@ class OtherTypes(Exception):
     """The arguments of a call do not have the structure and the dtypes of the program."""
 
 
-class CompiledCall:
+class StableHLOCall:
     """The call of a program on pytrees, compiled from StableHLO.
 
     `takes_arguments_as_given` says whether arguments may be passed without a check, since the first ones

@@ -27,7 +27,7 @@ from functx.export.archives import (
     enabled_types,
     lower,
 )
-from functx.export.calls import CompiledCall, OtherTypes
+from functx.export.calls import OtherTypes, StableHLOCall
 from functx.export.files import (
     Archive,
     archive_of_bytes,
@@ -154,8 +154,9 @@ class Exported:
                 self._check_memory(leaves)
             if compiled is not None and computes and recording_operand(leaves) is None:
                 result, new = compiled(*interface.unflatten(leaves))
-                # They are right, but must be converted in each call.
-                compiled.takes_arguments_as_given &= variables.exist
+                if not variables.exist:
+                    # The arguments as given were refused above: later calls convert them at once.
+                    compiled.takes_arguments_as_given = False
                 write_back_arguments(leaves, dict(zip(interface.written, new, strict=True)))
                 return result
             outs = self._run(leaves)
@@ -232,10 +233,10 @@ class Exported:
         return apply(None, program, [_as_typed(x, v.aval) for x, v in given])
 
     @cached_property
-    def _compiled(self) -> CompiledCall | None:
+    def _compiled(self) -> StableHLOCall | None:
         """The call of the StableHLO of a file; None without any."""
         contents = self._contents
-        return CompiledCall(contents) if contents.modules else None
+        return StableHLOCall(contents) if contents.modules else None
 
     @api_boundary
     def mlir_module(self, platform: str | None = None) -> str:

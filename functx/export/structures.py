@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class NodeSerialization(NamedTuple):
-    """How a pytree class is saved: its name, and its static data as bytes and back."""
+    """The serialization of a pytree class: its name, and functions from its static data to bytes and back."""
 
     serialized_name: str
     serialize_auxdata: Callable[[Any], bytes]

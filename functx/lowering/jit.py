@@ -222,7 +222,7 @@ def jit(
 class DispatchKey(Record):
     """The part of JAX's dispatch key besides argument types: the memory of arguments, active modes.
 
-    `module_modes` are the modes, training or evaluation, of the modules that read theirs. With `lowers`, captured
+    `module_modes` are the modes, training or evaluation, of the modules that read theirs. With `is_lowering`, captured
     Variables have the values of the call.
 
     `returns` says which new values the caller writes back, beside the result: those of "states" of
@@ -233,7 +233,7 @@ class DispatchKey(Record):
     modes: tuple[Any, ...] = ()
     returns: str = ""
     module_modes: tuple[bool | None, ...] = ()
-    lowers: bool = False
+    is_lowering: bool = False
 
 
 class JittedFunction:
@@ -300,12 +300,12 @@ class JittedFunction:
             raise error from None
         self.captures_variables = True
         self.steps = self.steps or variables.jitted_steps(proxy(self))
-        self.steps.are_certain = True
+        self.steps.is_step = True
 
     def expects_steps(self, takes_variables: bool) -> bool:
         """Whether the code of the function names `backward`, so that it is traced as a step first."""
         if self.steps_expected is None:
-            self.steps_expected = self.steps is None and variables.jitted_steps.are_expected(
+            self.steps_expected = self.steps is None and variables.jitted_steps.may_be_step(
                 self.fun, takes_variables
             )
         return self.steps_expected
@@ -333,7 +333,7 @@ class JittedFunction:
             raise Retrace(lambda _call: None)
         key = dispatch_key, *self.key(args, kwargs, in_tree, avals)
         if recording_operand(traced.captured) is not None:
-            if not dispatch_key.lowers:
+            if not dispatch_key.is_lowering:
                 raise Retrace(self.enable_variables)
             with jax.core.eval_context():
                 captured: list[Any] = traced.captured
@@ -443,11 +443,11 @@ class JittedFunction:
         return "arguments" if self.writes_arguments else "states"
 
     def hidden_arguments(
-        self, memory: MemoryLayout = ROW_MAJOR, returns: str = "", lowers: bool = False
+        self, memory: MemoryLayout = ROW_MAJOR, returns: str = "", is_lowering: bool = False
     ) -> tuple[tuple[Any, ...], DispatchKey]:
         """The captured arrays, and the rest of the dispatch key, for a call that JAX dispatches."""
         modes = trace_options.get().key.modes
-        key = DispatchKey(memory, modes, returns, self.modules.key(), lowers)
+        key = DispatchKey(memory, modes, returns, self.modules.key(), is_lowering)
         return self.captured.arguments, key
 
     def effective_options(self) -> TraceOptions:
@@ -525,7 +525,7 @@ class JittedFunction:
         found: tuple[TracedFunction, Call, list[int]] | None = self.traced.get(key)
         if found is None and is_outermost():
             if self.steps is None and self.expects_steps(True):
-                self.steps = variables.jitted_steps(proxy(self), are_certain=None)
+                self.steps = variables.jitted_steps(proxy(self), is_step=None)
             if self.steps is not None:
                 out = self.steps(fun, leaves, in_tree, avals, key, may_be_node=True)
                 if out is not NotImplemented:
@@ -594,7 +594,7 @@ class JittedFunction:
                         or self.modules
                         or self.captures_variables
                     ):
-                        hidden = self.hidden_arguments(returns=returns, lowers=True)
+                        hidden = self.hidden_arguments(returns=returns, is_lowering=True)
                     lowered = self.dispatch.lower(read_hidden_states(hidden), *args, **kwargs)
                 _, *dynamic = self.static.bind(args, kwargs)
                 in_names = argument_names(self.fun, tree.structure(tuple(dynamic)))

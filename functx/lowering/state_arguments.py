@@ -41,7 +41,7 @@ class StateArguments(NamedTuple):
 
     @staticmethod
     def current() -> StateArguments | None:
-        """Those of this context; None if no state is replaced."""
+        """The values of this context; None if no state is replaced."""
         replaced = replaced_values()
         if replaced is None:
             return None

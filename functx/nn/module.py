@@ -134,18 +134,18 @@ def _autograd() -> Any:
     return import_module("functx.autograd")
 
 
-class Structure:
-    """The count of changes to the structure of modules: what they hold, and which values they share."""
+class ModuleStructure:
+    """The version of the structure of all modules: which values they hold, and which they share."""
 
     version = 0
     _versions: ClassVar[Iterator[int]] = count(1)
 
     def changed(self) -> None:
-        """Lets all names of states be searched for again."""
+        """Makes what was found in modules outdated."""
         self.version = next(self._versions)
 
 
-structure = Structure()
+module_structure = ModuleStructure()
 _serials = count()
 
 
@@ -313,7 +313,7 @@ class Module:
             )
         del holder[name]
         self._not_persistent.discard(name)
-        structure.changed()
+        module_structure.changed()
 
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *self._parameters, *self._buffers, *self._modules})
@@ -344,7 +344,7 @@ class Module:
             if other is not holder:
                 other.pop(name, None)
         holder[name] = value
-        structure.changed()
+        module_structure.changed()
 
     def register_parameter(self, name: str, value: Any) -> None:
         """Makes `value` the parameter `name`: a `Parameter`, an array of which one is made, or None."""
@@ -503,7 +503,7 @@ class Module:
     def state_names(self) -> StateNames:
         """The dotted names of all parameters and buffers, and which of them share a value."""
         found = self._names
-        if found is None or found.version != structure.version:
+        if found is None or found.version != module_structure.version:
             found = find_state_names(self)
             vars(self)["_names"] = found
         return found
@@ -517,7 +517,7 @@ class Module:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        structure.changed()
+        module_structure.changed()
 
     @recursive_repr("...")
     def __repr__(self) -> str:
@@ -690,7 +690,7 @@ def _walk(
 
 def find_state_names(module: Module) -> StateNames:
     """The names of the parameters and buffers of a module, each under all of its names."""
-    version = structure.version
+    version = module_structure.version
     places: dict[str, tuple[int, str]] = {}
     names_by_value: dict[int, list[str]] = {}
     for path, part in module.named_modules(remove_duplicate=False):

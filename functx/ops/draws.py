@@ -105,7 +105,8 @@ class DrawBernoulli(Draw):
     )
 
     def out_dtype(self, *parameters: ShapedArray) -> DType:
-        return check_probability_dtype(self, parameters[0]) and ops.BOOL
+        check_probability_dtype(self, parameters[0])
+        return ops.BOOL
 
     def decompose(self, state: Value, p: Value) -> tuple[Value, Value]:
         dtype = compute_dtype(p.dtype)
@@ -150,7 +151,7 @@ class DrawIntegers(Draw):
 
     def out_dtype(self, *parameters: ShapedArray) -> DType:
         low, count = parameters
-        if kind(low.dtype) not in "iu" or low.dtype != count.dtype:
+        if kind(low.dtype) not in self.accepts or low.dtype != count.dtype:
             raise DTypeError(
                 f"{self.name}: the parameters must be integers of one dtype; got {low!r} and {count!r}"
             )

@@ -37,8 +37,9 @@ WEYL_STEPS = 0x9E3779B9, 0xBB67AE85
 class Draw(UpdatesInPlace, abstract=True):
     """An array of `shape` drawn from a state, and the state behind the words that it took.
 
-    The parameters are further operands: scalars, or arrays of the shape of the result. A draw that
-    `replays` numbers of a program outside of that many batches draws once for these.
+    The parameters are further operands: scalars, or arrays of the shape of the result. `replays` is the
+    number of innermost batches that share the numbers, since the draw repeats one that was made outside
+    of them.
     """
 
     shape: Shape
@@ -81,7 +82,7 @@ class Draw(UpdatesInPlace, abstract=True):
                 return outer.batch(args, dims)
         if state_dim is not None:
             # Each element has a state of its own, and draws from it under every mode.
-            return self.with_parameters(ops.moveaxis(state, state_dim, 0), args, dims, 0, size)
+            return self.with_parameters(ops.moveaxis(state, state_dim, 0), args, dims, 0)
         if mode == "error":
             choices = " or ".join(
                 [f"{name!r} ({does})" for name, does in RANDOMNESS_MODES.items() if name != "error"]
@@ -92,8 +93,8 @@ class Draw(UpdatesInPlace, abstract=True):
                 fix=f"Pass randomness={choices}.",
             )
         if mode == "different":
-            lanes = self.replace(shape=(size, *self.shape))
-            return lanes.with_parameters(state, args, dims, state.ndim - 1, size)
+            batched = self.replace(shape=(size, *self.shape))
+            return batched.with_parameters(state, args, dims, state.ndim - 1)
         if all([d is None for d in parameter_dims]):
             return self(*args), (None, None)
         if mode == "same":
@@ -106,11 +107,11 @@ class Draw(UpdatesInPlace, abstract=True):
                 fix="Pass randomness='different', or compare one draw of functx.random.rand with it.",
             )
         states = ops.broadcast_in_dim(state, (size, *state.shape), tuple(range(1, state.ndim + 1)))
-        (out, states), _ = self.with_parameters(states, args, dims, 0, size)
+        (out, states), _ = self.with_parameters(states, args, dims, 0)
         return (out, ops.squeeze(ops.slice_in_dim(states, 0, 1), (0,))), (0, None)
 
     def with_parameters(
-        self, state: Value, args: Values, dims: Dims, axis: int, size: int
+        self, state: Value, args: Values, dims: Dims, axis: int
     ) -> tuple[Values, Dims]:
         """The draw from `state` with parameters that have the batch dimension at `axis`, or are scalars."""
         shape = (*state.shape[:-1], *self.shape)

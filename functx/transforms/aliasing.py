@@ -232,7 +232,7 @@ def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
 
 
 def arrays_in_one_range(arrays: dict[int, NumPyArray]) -> dict[int, NumPyArray]:
-    """Those of `arrays` whose range of addresses overlaps with that of another, in the same order."""
+    """The arrays whose range of addresses overlaps with that of another one, in the same order."""
     ranges = sorted([(*address_range(x), i) for i, x in arrays.items()])
     touching: set[int] = set()
     end, last = -1, -1

@@ -563,6 +563,12 @@ def test_a_compiler_must_be_a_function(option):
         aot.aot_function(product, **{option: 3})
 
 
+def test_the_cure_for_a_wrong_partition_function_names_partitions():
+    with pytest.raises(CompilerFunctionError, match="default_partition") as error:
+        aot.aot_function(product, partition_fn=3)
+    assert "default_compiler" not in str(error.value)
+
+
 def test_compilers_and_partitions_must_return_what_can_be_run():
     with pytest.raises(CompilerFunctionError, match="must return a function of the list of inputs"):
         aot.aot_function(product, lambda program: 3)(ROW, ROW)

@@ -319,7 +319,7 @@ def test_values_from_before_are_copied_where_inputs_are_overwritten():
     assert meta.in_graph == [0, 1]
     _, pure = aot_program(f, meta, a, b, X[:2])
     for program, tangents in (
-        (aot.prepared.inference_program(meta, pure), []),
+        (aot.prepared.with_trailing_writes(pure, meta, None), []),
         (aot.prepared.analyzed_joint_program(meta, pure).program, [X[:2]]),
     ):
         fx.core.checking.check_program(program)

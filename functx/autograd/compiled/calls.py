@@ -50,7 +50,7 @@ class KnownGradients(NamedTuple):
 
     @classmethod
     def of(cls, walk: Walk, position: Callable[[Node], int]) -> KnownGradients:
-        """Those that a walk knows now."""
+        """The gradients that a walk knows now."""
         pending: list[tuple[int, Gradients]] = [
             (position(node), gradients) for node, gradients in walk.pending.items()
         ]

@@ -49,7 +49,7 @@ class VmapInfo(NamedTuple):
 
     @staticmethod
     def of(size: int) -> VmapInfo:
-        """That of the batch whose rule runs."""
+        """The size and the mode of the batch whose rule runs."""
         return VmapInfo(size, batched_axis_names().randomness or "error")
 
 
