@@ -25,7 +25,7 @@ from functx.core.replaced_state import ReplacedState, replaced_state
 from functx.core.tracer import aval_of, is_variable
 from functx.core.typing import PyTree, Value
 from functx.core.wrappers import is_wrapper
-from functx.nn.module import Module, check_keys
+from functx.nn.module import Module, check_keys, tied_names
 from functx.numpy.joining import stack
 from functx.transforms.tracing_api import has_aval
 
@@ -229,9 +229,7 @@ def _call_foreign(
         names_by_value: dict[int, list[str]] = {}
         for name, x in own.items():
             names_by_value.setdefault(id(x), []).append(name)
-        groups = [tuple(names) for names in names_by_value.values() if len(names) > 1]
-        tied = {name: group for group in groups for name in group}
-        values, _ = _with_tied(values, tied, label)
+        values, _ = _with_tied(values, tied_names(names_by_value), label)
     if strict:
         _check_strict(values, own, label)
     whole = {name: values.get(name, x) for name, x in own.items()}

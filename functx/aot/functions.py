@@ -169,7 +169,7 @@ class AotFunction:
         # Whether a program reads parameters or buffers of modules; and the function that takes them, for
         # calls inside a functional call.
         self.reads_modules, self.watch_owner, self.modules = False, object(), ModulesRead()
-        self.taking_state: AotFunction | None = None
+        self.with_state: AotFunction | None = None
         self.calls = Cache("aot functions", 256)
         self.first_calls: dict[Hashable, tuple[CallKey, CompiledCall]] = {}
         self.num_compilations = 0
@@ -180,8 +180,8 @@ class AotFunction:
         """Forgets all compiled calls."""
         self.calls.clear()
         self.first_calls.clear()
-        if self.taking_state is not None:
-            self.taking_state.clear()
+        if self.with_state is not None:
+            self.with_state.clear()
 
     def call(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """The result of a call."""
@@ -234,12 +234,12 @@ class AotFunction:
 
     def call_in_state(self, state: StateArguments, args: PyTree, kwargs: PyTree) -> PyTree:
         """A call inside a functional call, whose values are inputs of other programs."""
-        if self.taking_state is None:
-            self.taking_state = AotFunction(
+        if self.with_state is None:
+            self.with_state = AotFunction(
                 taking_state(self.fun), self.options, self.dynamic, self.strict
             )
         with state_of_call(None):
-            result = self.taking_state.call(*args, **kwargs, **{KEYWORD: state.argument})
+            result = self.with_state.call(*args, **kwargs, **{KEYWORD: state.argument})
         return state.take(result)
 
     def is_static(self, x: Any) -> bool:

@@ -34,7 +34,7 @@ from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Dim, Dims, Flags, Function, PyTree, Value, Values
 from functx.custom.drawing_functions import (
-    DrawingFunctions,
+    StateThreading,
     call_with_states,
     states_moved_on,
 )
@@ -111,7 +111,7 @@ class CustomFunction:
         """The user's rule functions; empty until they are defined."""
         raise NotImplementedError
 
-    def with_states(self, drawing: DrawingFunctions) -> CustomFunction:
+    def with_states(self, threading: StateThreading) -> CustomFunction:
         """This function with the states that it draws from as last argument and second result.
 
         Raises ImplicitDrawError where its rules cannot return them.

@@ -30,7 +30,7 @@ from functx.custom.custom_function import (
     CustomFunction,
     check_captures_not_differentiated,
 )
-from functx.custom.drawing_functions import DrawingFunctions
+from functx.custom.drawing_functions import StateThreading
 from functx.custom.rule_results import RuleResult, rule_source, with_symbolic_zeros
 from functx.custom.rule_tracing import (
     Activity,
@@ -139,11 +139,11 @@ class CustomJVPFunction(CustomFunction):
     def rule_functions(self) -> tuple[Function, ...]:
         return () if self.jvp is None else (self.jvp,)
 
-    def with_states(self, drawing: DrawingFunctions) -> CustomFunction:
+    def with_states(self, threading: StateThreading) -> CustomFunction:
         assert self.jvp is not None
-        numbers = self.positive_nondiff_argnums(drawing.num_args)
-        drawn = CustomJVPFunction(drawing.function(self.fun), numbers)
-        drawn.defjvp(drawing.jvp_rule(self.jvp), self.symbolic_zeros)
+        numbers = self.positive_nondiff_argnums(threading.num_args)
+        drawn = CustomJVPFunction(threading.function(self.fun), numbers)
+        drawn.defjvp(threading.jvp_rule(self.jvp), self.symbolic_zeros)
         return drawn
 
     def trace_rules(

@@ -36,7 +36,7 @@ from functx.custom.custom_function import (
     check_captures_not_differentiated,
 )
 from functx.custom.custom_jvp import CustomJVP, full_activity, trace_jvp_rule
-from functx.custom.drawing_functions import DrawingFunctions
+from functx.custom.drawing_functions import StateThreading
 from functx.custom.rule_results import (
     CustomVJPPrimal,
     RuleResult,
@@ -134,14 +134,14 @@ class CustomVJPFunction(CustomFunction):
             return ()
         return (self.fwd, self.bwd) if self.jvp is None else (self.fwd, self.bwd, self.jvp)
 
-    def with_states(self, drawing: DrawingFunctions) -> CustomFunction:
+    def with_states(self, threading: StateThreading) -> CustomFunction:
         assert self.fwd is not None and self.bwd is not None
-        numbers = self.positive_nondiff_argnums(drawing.num_args)
-        drawn = CustomVJPFunction(drawing.function(self.fun), numbers)
-        rules = drawing.forward_rule(self.fwd), drawing.backward_rule(self.bwd)
+        numbers = self.positive_nondiff_argnums(threading.num_args)
+        drawn = CustomVJPFunction(threading.function(self.fun), numbers)
+        rules = threading.forward_rule(self.fwd), threading.backward_rule(self.bwd)
         drawn.defvjp(*rules, symbolic_zeros=self.symbolic_zeros)
         if self.jvp is not None:
-            drawn.defjvp(drawing.jvp_rule(self.jvp))
+            drawn.defjvp(threading.jvp_rule(self.jvp))
             drawn.jvp_symbolic_zeros = self.jvp_symbolic_zeros
         return drawn
 

@@ -47,7 +47,7 @@ def call_with_states(custom: CustomFunction, states: States, args: Sequence[PyTr
     key = states, len(args), custom.rule_functions()
     found: CustomFunction | None = custom.by_states.get(key)
     if found is None:
-        found = custom.by_states[key] = custom.with_states(DrawingFunctions(states, len(args)))
+        found = custom.by_states[key] = custom.with_states(StateThreading(states, len(args)))
         found.original = custom.original
     builder = current_builder.get()
     words = [s.read() if builder is None else builder.tracer(s) for s in states]
@@ -57,7 +57,7 @@ def call_with_states(custom: CustomFunction, states: States, args: Sequence[PyTr
     return out
 
 
-class DrawingFunctions:
+class StateThreading:
     """Makes functions and rules of `num_args` arguments that draw from `states` into others that take them last."""
 
     def __init__(self, states: States, num_args: int):

@@ -28,10 +28,11 @@ class Retrace(Exception):
     """Ends JAX's trace of a jitted function, which has to be traced in another way.
 
     `prepare(call)` makes the next trace that way; `call` are the arguments of the call, None where
-    they are abstract.
+    they are abstract. By default nothing has to be prepared, since the trace itself has noted what the
+    next one needs.
     """
 
-    def __init__(self, prepare: Callable[[Any], None]):
+    def __init__(self, prepare: Callable[[Any], None] = lambda _call: None):
         self.prepare = prepare
         # An exception would leave the trace alive with its constants. Without jit, JAX traces for
         # somebody else.

@@ -261,7 +261,7 @@ class JittedFunction:
         # Whether a program reads parameters or buffers of modules; and the function that takes them, for
         # calls inside a functional call.
         self.reads_modules, self.modules = False, ModulesRead()
-        self.taking_state: Any = None
+        self.with_state: Any = None
         self.traced = Cache("jit", 256)
         self.verified: set[Any] = set()
 
@@ -330,7 +330,7 @@ class JittedFunction:
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         traced = self.trace(fun, in_tree, avals, dispatch_key)
         if self.modules and dispatch_key.module_modes != self.modules.key():
-            raise Retrace(lambda _call: None)
+            raise Retrace()
         key = dispatch_key, *self.key(args, kwargs, in_tree, avals)
         if recording_operand(traced.captured) is not None:
             if not dispatch_key.is_lowering:
@@ -383,7 +383,7 @@ class JittedFunction:
             except StateRead as read:
                 if read.watch.owner != self.id:
                     raise
-                raise Retrace(lambda _call: None) from None
+                raise Retrace() from None
             decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)
         program, captured = hoist_captures(decomposed)
         return traced._replace(program=program, captured=[*traced.captured, *captured])
@@ -494,9 +494,9 @@ class JittedFunction:
         if state is None or "in_shardings" in options:
             # JAX takes no keywords beside shardings of arguments.
             return self.bind(args, kwargs, options["inline"])
-        if self.taking_state is None:
+        if self.with_state is None:
             shardings = options.get("out_shardings")
-            self.taking_state = jit(
+            self.with_state = jit(
                 taking_state(self.fun),
                 static_argnums=self.static.nums,
                 static_argnames=self.static.names,
@@ -509,7 +509,7 @@ class JittedFunction:
                 memory=self.own_options.memory,  # type: ignore[arg-type]
             )
         with state_of_call(None):
-            result = self.taking_state(*args, **kwargs, **{KEYWORD: state.argument})
+            result = self.with_state(*args, **kwargs, **{KEYWORD: state.argument})
         return state.take(result)
 
     def call_program(
@@ -658,8 +658,8 @@ class JittedFunction:
         self.traced.clear()
         if self.steps is not None:
             self.steps.clear()
-        if self.taking_state is not None:
-            self.taking_state.clear_cache()
+        if self.with_state is not None:
+            self.with_state.clear_cache()
         self.captured.positions_by_key.clear()
         self.verified.clear()
 

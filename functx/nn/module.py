@@ -688,6 +688,12 @@ def _walk(
         seen.discard(id(module))
 
 
+def tied_names(names_by_value: Mapping[int, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """For each name whose value has other names too, all names of that value."""
+    groups = map(tuple, names_by_value.values())
+    return {name: group for group in groups if len(group) > 1 for name in group}
+
+
 def find_state_names(module: Module) -> StateNames:
     """The names of the parameters and buffers of a module, each under all of its names."""
     version = module_structure.version
@@ -699,8 +705,7 @@ def find_state_names(module: Module) -> StateNames:
                 name = _join(path, attribute)
                 places[name] = part._serial, attribute
                 names_by_value.setdefault(id(x), []).append(name)
-    groups = [tuple(names) for names in names_by_value.values() if len(names) > 1]
-    tied = {name: group for group in groups for name in group}
+    tied = tied_names(names_by_value)
     return StateNames(version, places, tied)
 
 
