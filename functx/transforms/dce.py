@@ -276,15 +276,20 @@ def keep_effects_depending_on(program: Program, inputs: Iterable[Var]) -> Progra
 class RemoveEffects(Rewrite[Program]):
     """The rewrite to the same outputs without effects, for a second run of a program.
 
-    Raises EffectError for an effect with results, which may differ in the second run.
+    Raises EffectError for an effect whose results are used, which may differ in the second run.
     """
 
     def __call__(self, program: Program) -> Program:
         if not program.effects:
             return program
-        return replace_program_fields(
-            program, equations=[e for eqn in program.equations for e in self.without_effects(eqn)]
-        )
+        kept: list[Equation] = []
+        used = {a for a in program.outputs if type(a) is Var}
+        for eqn in reversed(program.equations):
+            if eqn.primitive.effects and used.isdisjoint(eqn.outputs):
+                continue
+            kept += reversed(self.without_effects(eqn))
+            used.update(a for a in eqn.inputs if type(a) is Var)
+        return replace_program_fields(program, equations=kept[::-1])
 
     def without_effects(self, eqn: Equation) -> list[Equation]:
         """The equation without its effects; nothing if it is only an effect."""

@@ -197,3 +197,24 @@ def test_jax_knows_the_effects_of_a_program():
         jaxpr = jax.make_jaxpr(functx.jit(lambda x, o=ordered: shows(x, o)))(1.0)
         assert len(jaxpr.effects) == 1
     assert not jax.make_jaxpr(functx.jit(nothing))(1.0).effects
+
+
+def test_an_effect_whose_results_nothing_reads_is_no_part_of_a_second_run():
+    seen = []
+
+    def note(x):
+        seen.append(float(x.sum()))
+        return x
+
+    def step(state):
+        i, x = state
+        functx.io_callback(note, x, functx.stop_gradient(x), ordered=True)
+        return i + 1, x * x
+
+    def loss(x):
+        return lax.while_loop(lambda state: state[0] < 2, step, (0, x))[1].sum()
+
+    x = np.asarray([1.0, 2.0], np.float32)
+    curvature = functx.jacfwd(functx.grad(loss))(x)
+    functx.effects_barrier()
+    assert np.allclose(curvature, np.diag(12 * x**2)) and seen == [3.0, 5.0]
