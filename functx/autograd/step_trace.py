@@ -402,6 +402,7 @@ class StepTrace(TracedRecording):
 
     def complete(self, end: StepEnd, num_args: int) -> TracedStep:
         """The traced step, once no frame of its function is left: what is still referenced was stored."""
+        self.generators.words.clear()
         kept = self.kept_values()
         outputs = dict(end.outputs)
         for x in kept:
