@@ -62,8 +62,27 @@ METHODS = {
     "copy_": "x[...] = y",
     "add_": "x += y",
     "mul_": "x *= y",
+    "bernoulli_": "functx.random.bernoulli_(x, p)",
+    "cauchy_": "functx.random.cauchy_(x)",
+    "exponential_": "functx.random.exponential_(x)",
+    "geometric_": "functx.random.geometric_(x, p)",
+    "log_normal_": "functx.random.log_normal_(x)",
+    "normal_": "functx.random.normal_(x)",
+    "random_": "functx.random.random_(x)",
+    "uniform_": "functx.random.uniform_(x)",
 }
 """The expression for each method that functx lacks, or has as a function with other arguments."""
+
+MODULE_METHODS = {
+    "apply": "write for module in m.modules(): f(module)",
+    "to": "give the dtype and the device where the parameters are made",
+    "cuda": "make the parameters on the device, with jax.device_put(value, device)",
+    "float": "make the parameters with dtype='float32'",
+    "double": "make the parameters with dtype='float64', inside jax.enable_x64()",
+    "half": "make the parameters with dtype='float16'",
+    "bfloat16": "make the parameters with dtype='bfloat16'",
+}
+"""The alternative for each method of PyTorch's modules that functx lacks."""
 
 FUNCTIONS = {
     "functx.numpy": {
@@ -81,7 +100,11 @@ FUNCTIONS = {
         "rand": "write functx.random.uniform(key, shape)",
         "randn": "write functx.random.normal(key, shape)",
     },
+    "functx.random": {
+        "dropout": "write functx.nn.dropout(x, rate, key), or functx.random.generator.dropout(x, p)",
+    },
     "functx.nn": {
+        "init": "write functx.random.normal_(w), or values of jax.nn.initializers",
         "functional": "its functions are those of functx.nn",
         "Linear": "write a functx.nn.Module whose forward returns x @ self.weight.T + self.bias",
         "linear": "write x @ weight.T + bias",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.export import default_export_platform
+from jax.export import default_export_platform, is_symbolic_dim
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, ExportError, ValueRangeError, type_name
@@ -18,10 +18,12 @@ from functx.core.typing import Function, PyTree
 from functx.export.archives import Contents, Interface
 from functx.export.exported import Exported
 from functx.export.signature import Signature, output_names
+from functx.nn.module import Module
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.make_ir import FunctionalizedFunction
 from functx.transforms.tracing_api import abstractify
 
+PASS_AS_ARGUMENT = "Pass it as an argument."
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """The platforms that programs can be lowered for."""
 
@@ -35,6 +37,7 @@ def export(fun: Function, *, platforms: Sequence[str] | None = None) -> Callable
     be present. With none at all, `()`, a file holds only the program, which is lowered where it is run.
 
     Arrays that `fun` closes over are constants. If it writes to its arguments, so does the result.
+    Raises ExportError for symbolic sizes, as of `jax.export.symbolic_shape`.
 
     >>> import functx, numpy
     >>> exported = functx.export.export(lambda x, w: functx.numpy.tanh(x @ w))(
@@ -49,6 +52,7 @@ def export(fun: Function, *, platforms: Sequence[str] | None = None) -> Callable
     chosen = check_platforms("export", platforms)
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> Exported:
+        check_sizes_fixed("export", (args, kwargs))
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         pure = (
             fun
@@ -56,7 +60,15 @@ def export(fun: Function, *, platforms: Sequence[str] | None = None) -> Callable
             else FunctionalizedFunction(fun, "mutations")
         )
         traced = pure.trace(None, [abstractify(x) for x in leaves], in_tree)
-        constants = constant_values(f"export({traced.program.name})", traced.captured)
+        is_module = isinstance(fun, Module) or isinstance(getattr(fun, "__self__", None), Module)
+        cure = (
+            "Write functx.export.module(m, args), whose inputs are the parameters and buffers, too."
+        )
+        constants = constant_values(
+            f"export({traced.program.name})",
+            traced.captured,
+            cure if is_module else PASS_AS_ARGUMENT,
+        )
         names = input_names(traced.program)
         written = {
             f"output_{len(traced.out_avals) + k}": names[i] for k, i in enumerate(traced.written)
@@ -99,6 +111,17 @@ def check_platforms(label: str, platforms: Sequence[str] | None) -> tuple[str, .
     return tuple(platforms)
 
 
+def check_sizes_fixed(label: str, args: PyTree) -> None:
+    """Raises ExportError for an argument with a symbolic size."""
+    for x in tree.leaves(args):
+        shape = getattr(x, "shape", ())
+        if isinstance(shape, tuple) and any([is_symbolic_dim(size) for size in shape]):
+            raise ExportError(
+                f"{label}: the sizes of the arguments must be ints; got the shape {shape}",
+                fix="Export once for each size.",
+            )
+
+
 def input_names(program: Program) -> tuple[str, ...]:
     """The names of the inputs in the printed program."""
     names = variable_names(program)
@@ -120,7 +143,7 @@ def interface_of(program: Program) -> Interface:
     )
 
 
-def constant_values(name: str, captured: Sequence[Any]) -> list[Any]:
+def constant_values(name: str, captured: Sequence[Any], cure: str = PASS_AS_ARGUMENT) -> list[Any]:
     """The values of captured arrays, copied if they may change.
 
     Raises ExportError for a Variable that needs a gradient, for a traced value, and for the state of a
@@ -139,7 +162,7 @@ def constant_values(name: str, captured: Sequence[Any]) -> list[Any]:
             raise ExportError(
                 f"{name}: arrays that an exported function closes over must have values and need no "
                 f"gradients; got {got}",
-                fix="Pass it as an argument.",
+                fix=cure,
             )
         values.append(copied_value(x))
     return values

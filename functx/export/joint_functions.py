@@ -16,6 +16,7 @@ from functx.export.archives import Contents
 from functx.export.exported import Exported
 from functx.export.functions import (
     check_platforms,
+    check_sizes_fixed,
     constant_values,
     input_names,
     interface_of,
@@ -43,7 +44,7 @@ def joint_simple(
     it is called as `fun` is.
     `requires_grad` is as for `functx.aot.analyze`, and `platforms` as for `export`.
 
-    Raises ExportError, with the reason, for arguments that are pytrees, another result than a tuple or
+    Raises ExportError, with the reason, for arguments that are pytrees, symbolic sizes, another result than a tuple or
     list of arrays, writes to arguments, and results that share memory with each other or with arguments.
 
     >>> import functx, numpy
@@ -57,6 +58,7 @@ def joint_simple(
     chosen = check_platforms(label, platforms)
     args = tuple(args)
     check_flat_arguments(args, label)
+    check_sizes_fixed(label, args)
     analysis = analyze_call(fun, args, {}, label, requires_grad=requires_grad)
     meta, program = analysis.meta, analysis.program
     constants = constant_values(label, analysis.captured)

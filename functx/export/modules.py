@@ -26,6 +26,7 @@ from functx.export.archives import Contents
 from functx.export.exported import Exported
 from functx.export.functions import (
     check_platforms,
+    check_sizes_fixed,
     constant_values,
     copied_value,
     input_names,
@@ -43,7 +44,7 @@ from functx.transforms.tracing_api import abstractify, has_aval
 def module(
     module: Any,
     args: Sequence[PyTree],
-    trace_joint: bool,
+    trace_joint: bool = False,
     output_loss_index: int | None = None,
     *,
     kwargs: Mapping[str, PyTree] | None = None,
@@ -62,7 +63,7 @@ def module(
     them. They are those that `backward` gives, for complex values the conjugates of those of
     `functx.grad`. No other output may require a gradient. `platforms` are as for `export`.
 
-    Raises ExportError, with the reason, for a module that has no such program: one that writes to
+    Raises ExportError, with the reason, for symbolic sizes, and for a module that has no such program: one that writes to
     something that requires a gradient, or shares memory with another argument, or gives a buffer
     another shape; and for a loss that is no array of one number.
 
@@ -85,8 +86,9 @@ def module(
     inputs_to_parameters     factor: factor
     inputs_to_buffers        calls: calls
     buffers_to_mutate        output_0: calls
-    gradients_to_parameters  output_2: factor
-    loss_output              output_1
+    backward_signature
+      gradients_to_parameters  output_2: factor
+      loss_output              output_1
     >>> calls, loss, gradient = exported(*exported.state_dict.values(), functx.numpy.ones(3))
     >>> int(calls), float(loss), float(gradient)
     (1, 6.0, 3.0)
@@ -100,6 +102,7 @@ def module(
         )
     if isinstance(args, (str, Mapping)) or not isinstance(args, Sequence):
         raise ArgumentError(f"{label}: args must be a tuple of arguments; got {type_name(args)}")
+    check_sizes_fixed(label, (args, kwargs))
     call = ModuleCall.of(module, tuple(args), dict(kwargs or {}), label)
     analysis = call.analyze()
     meta, program = analysis.meta, analysis.program

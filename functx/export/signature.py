@@ -59,15 +59,20 @@ class Signature:
     """The signature of the backward part of a joint program; None for others."""
 
     def __str__(self) -> str:
-        """A table with a line for each part that is not empty."""
-        parts: list[tuple[str, object]] = [
-            (f.name, getattr(self, f.name)) for f in fields(self) if f.name != "backward_signature"
-        ]
-        if self.backward_signature is not None:
-            parts += list(vars(self.backward_signature).items())
-        shown = [(name, _part_text(value)) for name, value in parts if value]
-        width = max([len(name) for name, _ in shown], default=0)
-        return "\n".join([f"{name:{width}}  {text}" for name, text in shown])
+        """A table with a line for each part that is not empty; those of the backward part are indented."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        backward = parts.pop("backward_signature")
+        lines = _table_lines(parts)
+        if backward is not None:
+            lines += ["backward_signature", *[f"  {line}" for line in _table_lines(vars(backward))]]
+        return "\n".join(lines)
+
+
+def _table_lines(parts: Mapping[str, object]) -> list[str]:
+    """A line for each part that is not empty."""
+    shown = {name: _part_text(value) for name, value in parts.items() if value}
+    width = max(map(len, shown), default=0)
+    return [f"{name:{width}}  {text}" for name, text in shown.items()]
 
 
 def _part_text(value: object) -> str:

@@ -20,6 +20,7 @@ from functx.core.errors import (
     StateShapeError,
     type_name,
 )
+from functx.core.pytorch_names import MODULE_METHODS
 from functx.core.replaced_state import note_mode, replaced_state, state_with
 from functx.core.tracer import aval_of, current_builder, is_variable
 from functx.core.typing import ArrayOrList, Value
@@ -265,9 +266,10 @@ class Module:
         if hasattr(found, "__get__"):
             # A property that raised an AttributeError, which the user is to see.
             return found.__get__(self, type(self))
-        raise AttributeError(
-            f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
-        )
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name in MODULE_METHODS:
+            message += f"; {MODULE_METHODS[name]}"
+        raise AttributeError(message, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         state = state_with(self._serial, name)

@@ -156,7 +156,8 @@ def captured_write_error(
     return CapturedWriteError(
         f"{operation}: a function under {builder.kind} must not write to an array from outside it; got "
         f"{x.atom.aval!r} in {builder.owner}{name}",
-        fix="Pass the array as an argument, or write to a copy (x.copy()).",
+        fix="Pass the array as an argument, or write to a copy (x.copy()). For the state of a module, "
+        "functx.functional_call(module, state, args) writes to the state it is given.",
     )
 
 

@@ -124,7 +124,7 @@ def check_wrapper_writable(x: ArrayWrapper, operation: str) -> None:
             raise WrapperWriteError(
                 f"{label} be contiguous to be written to; got {type(x).__name__}, of which an inner "
                 f"array, {type_name(inner)}, is a strided view",
-                fix="Write to the whole array by an index, w[:, 0] = value, or compute a new one.",
+                fix="Write to the whole array by an index, w[:, 1] = w[:, 1] + 1, or compute a new one.",
             )
 
 

@@ -154,9 +154,14 @@ def _key_aval(name: str, key: ArrayLike) -> ShapedArray:
     except ArgumentError:
         aval = None
     if aval is None or aval.dtype != UINT32:
+        from functx.random import generator
+
+        without_key = (
+            f"; functx.random.generator.{name} takes none" if name in generator.__all__ else ""
+        )
         raise DTypeError(
             f"{name}: a key must be an array of uint32; got {type_name(key)}",
-            fix="Make keys with functx.random.key(seed), split and fold_in.",
+            fix=f"Make keys with functx.random.key(seed), split and fold_in{without_key}.",
         )
     return aval
 

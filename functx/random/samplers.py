@@ -93,10 +93,11 @@ def normal(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Va
 
     With a complex `dtype`, real and imaginary part have half the variance each.
     """
+    key = check_single_key("normal", key)
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_inexact(dtype):
         raise DTypeError(f"normal: dtype must be a float or complex type; got {dtype}")
-    return RandomNormal(canonical_shape(shape), dtype)(check_single_key("normal", key))
+    return RandomNormal(canonical_shape(shape), dtype)(key)
 
 
 def truncated_normal(
@@ -230,10 +231,11 @@ def _check_arguments(
     name: str, key: ArrayLike, shape: ShapeLike, dtype: DTypeLike
 ) -> tuple[Value, Shape, DType]:
     """The key's data, the shape and the floating-point dtype."""
+    key = check_single_key(name, key)
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_floating(dtype):
         raise DTypeError(f"{name}: dtype must be a float type; got {dtype}")
-    return check_single_key(name, key), canonical_shape(shape), dtype
+    return key, canonical_shape(shape), dtype
 
 
 def _result_shape(name: str, shape: ShapeLike | None, *parameters: Value) -> Shape:

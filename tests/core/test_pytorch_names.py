@@ -37,6 +37,7 @@ METHOD_CURES = {
     ),
     "float": ("x.astype('float32')", lambda x: x.astype("float32"), ROWS),
     "double": ("x.astype('float64') inside jax.enable_x64()", lambda x: x, ROWS),
+    "normal_": ("functx.random.normal_(x)", lambda x: x, ROWS),
     "erf": ("functx.lax.erf(x)", lambda x: functx.lax.erf(x * 0), 0 * ROWS),
 }
 
@@ -95,6 +96,8 @@ NAMES = {
     (np, "cat"): "write functx.numpy.concatenate(arrays, axis)",
     (np, "topk"): "write functx.lax.top_k(x, k)",
     (np, "softmax"): "there is functx.nn.softmax",
+    (nn, "init"): "write functx.random.normal_(w), or values of jax.nn.initializers",
+    (nn.Module(), "apply"): "write for module in m.modules(): f(module)",
     (nn, "functional"): "its functions are those of functx.nn",
     (nn, "Linear"): "write a functx.nn.Module whose forward returns x @ self.weight.T + self.bias",
     (nn, "CrossEntropyLoss"): "in place of this module, write the function functx.nn.cross_entropy",

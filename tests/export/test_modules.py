@@ -151,7 +151,7 @@ def test_the_module_and_its_values_stay_as_they_are():
         return m.w * v
 
     model = Model(forward)
-    made = export.module(model, (x,), trace_joint=False)
+    made = export.module(model, (x,))
     with no_grad():
         model.w[...] = 7.0
     check([made.state_dict["w"], model.n], np.full(3, 2.0), np.zeros(3))
@@ -168,6 +168,32 @@ def test_typed_keys_numbers_and_static_arguments_are_arguments():
     check(loaded(*loaded.state_dict.values(), key, 2), expected)
     with pytest.raises(ArgumentError, match=r"takes 6 of them by position; got 1\n.*w, inner"):
         loaded(x)
+
+
+def test_symbolic_sizes_are_refused():
+    v = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n"), "float32")
+    for call in (
+        lambda: export.export(xp.sin)({"v": v}),
+        lambda: export.module(Model(lambda m, v: v), (v,)),
+        lambda: export.joint_simple(lambda v: (v,), (v,)),
+    ):
+        with pytest.raises(ExportError, match=r"must be ints; got the shape \(n,\)"):
+            call()
+
+
+def test_export_of_a_module_as_a_function_names_the_form_for_modules():
+    model = Model(lambda m, v: m.w * v)
+    for fun in (model, model.forward):
+        with pytest.raises(ExportError, match=r"Write functx\.export\.module\(m, args\)"):
+            export.export(fun)(x)
+
+
+def test_the_text_of_a_signature_shows_the_attributes_of_the_backward_part_below_it():
+    made = export.module(Model(lambda m, v: (m.w * v).sum()), (x,), True, 0)
+    text = str(made.signature)
+    rows = text.split("backward_signature\n")[1].splitlines()
+    assert [row.split()[0] for row in rows] == ["gradients_to_parameters", "loss_output"]
+    assert all(row.startswith("  ") for row in rows)
 
 
 def test_modules_of_other_libraries_are_exported():

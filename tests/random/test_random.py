@@ -387,3 +387,10 @@ def test_draws_are_one_equation_each():
     program = functx.make_ir(f)(random.key(0), np.float32(0.5))
     names = [eqn.primitive.name for eqn in program]
     assert names == ["random_normal", "random_bernoulli", "random_split"]
+
+
+def test_a_draw_in_the_form_of_pytorch_names_the_function_that_takes_no_key():
+    with pytest.raises(DTypeError, match=r"functx\.random\.generator\.normal takes none"):
+        random.normal(0.0, 1.0, (3,))
+    with pytest.raises(AttributeError, match=r"functx\.random\.generator\.dropout\(x, p\)"):
+        _ = random.dropout
