@@ -140,10 +140,7 @@ def words_of_number(x: Any, label: str) -> Any:
         return x
     fix = "Pass seed, offset = functx.random.get_state()."
     if isinstance(x, Tracer):
-        fix = (
-            "Pass the words from outside the traced function: numpy.array([seed, 0], 'uint32') for a seed "
-            "below 2**32, and numpy.array([offset, 0], 'uint32')."
-        )
+        fix = "Pass the words of each number n: numpy.array([n % 2**32, n >> 32], 'uint32')."
     raise GeneratorError(
         f"{label}: a seed and an offset must be ints from 0 to 2**64 - 1, or their low and high words, "
         f"u32[2]; got {type_name(x)}{f' {x}' if type(x) is int else ''}",

@@ -90,6 +90,7 @@ def test_a_joint_function_has_a_state_for_each_part():
         (lambda f: f(X, -1, 0), GeneratorError, "ints from 0 to .* got int -1"),
         (lambda f: f(X, 1.5, 0), GeneratorError, "got float"),
         (lambda f: f(X, np.zeros(3), ZERO), GeneratorError, r"got ndarray float64\[3\]"),
+        (lambda f: functx.make_ir(f)(X, 3, 0), GeneratorError, r"array\(\[n % 2\*\*32, n >> 32\]"),
         (lambda f: f(7), ArgumentError, r"must be \(\*primals, seed, offset\); got 1"),
         (lambda f: aot.with_random_state(3), ArgumentError, "with_random_state"),
         (
