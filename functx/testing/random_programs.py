@@ -210,8 +210,23 @@ def check_directional_derivatives(
     mismatch = find_mismatch(directional_derivatives(at, directions))
     if mismatch is not None:
         mismatch = find_mismatch(additive_directional_derivatives(at, directions))
-    if mismatch is not None:
+    if mismatch is not None and is_well_conditioned(after):
         raise_contradiction(after, mismatch)
+
+
+def is_well_conditioned(stage: TransformStage) -> bool:
+    """Whether rounding errors leave the outputs of a stage much as they are.
+
+    They decide the cosine of a large number, which a difference of values does not see.
+    """
+    expected = ExpectedOutputs(*stage.case)
+    with np.errstate(all="ignore"):
+        return not any(
+            (np.abs(sample[k] - value) > 0.5 * (1 + np.abs(value))).any()
+            for k, value in enumerate(expected.values)
+            if is_inexact(value.dtype)
+            for sample in expected.samples
+        )
 
 
 def apply_jvp(random: RandomState, stage: TransformStage) -> Transformed:
