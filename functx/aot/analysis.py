@@ -36,7 +36,7 @@ from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Flags, Function, PyTree, Value
 from functx.ops.autodiff import Detach, WithValue
 from functx.transforms.aliasing import ROW_MAJOR, find_memory_layout
-from functx.transforms.argument_names import check_callable, wrap_transform
+from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.dce import with_io
 from functx.transforms.tracing_api import (
     TracedFunction,
@@ -63,7 +63,8 @@ def analyze(
     gradient; if no argument is a Variable, all inexact arrays. Of captured values, Variables that
     require a gradient do.
 
-    Raises ArgumentError if `fun` is not callable, or if `requires_grad` does not fit the arguments.
+    Raises ArgumentError if `fun` is not callable, if `keep_input_mutations` is not a bool, or if
+    `requires_grad` does not fit the arguments.
 
     >>> import functx, numpy
     >>> def scale(x, y):
@@ -78,6 +79,12 @@ def analyze(
       -> 1  f32[3]  yes   plain
     """
     check_callable(fun, "analyze")
+    if not isinstance(keep_input_mutations, bool):
+        raise ArgumentError(
+            f"analyze({function_name(fun)}): keep_input_mutations must be a bool; got "
+            f"{type_name(keep_input_mutations)}",
+            fix="Pass the arguments of the function in a second call: functx.aot.analyze(f)(x, y).",
+        )
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> Meta:
         return analyze_call(fun, args, kwargs, "analyze", keep_input_mutations, requires_grad).meta
@@ -169,11 +176,16 @@ def requires_grad_flags(
     if there are none, all inexact arrays do. Captured Variables say it themselves.
     """
     if given is None and any(map(is_variable, leaves)):
-        flags = [is_variable(x) and bool(x.requires_grad) for x in leaves]
+        flags = [requires_gradient(x) for x in leaves]
     else:
         inexact = [is_inexact(abstractify(x).dtype) for x in leaves]
         flags = [on and yes for on, yes in zip(given or inexact, inexact, strict=True)]
-    return [*flags, *[is_variable(x) and bool(x.requires_grad) for x in captured]]
+    return [*flags, *[requires_gradient(x) for x in captured]]
+
+
+def requires_gradient(x: object) -> bool:
+    """Whether `x` is a Variable that requires a gradient."""
+    return is_variable(x) and bool(x.requires_grad)  # type: ignore[attr-defined]
 
 
 def trace_with_writes(

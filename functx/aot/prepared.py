@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from functx.aot.analysis import analyze_program, split_arguments, trace_with_writes
+from functx.aot.analysis import (
+    analyze_program,
+    requires_gradient,
+    split_arguments,
+    trace_with_writes,
+)
 from functx.aot.joint import join_gradients
 from functx.aot.memory_analysis import AnalyzedProgram, AnalyzeMemory
 from functx.aot.meta import Meta, OutputKind
@@ -31,7 +36,7 @@ from functx.ops.views import Copy, Write
 from functx.passes.memory_planning import JointProgram
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
-from functx.transforms.make_ir import functionalize, make_ir
+from functx.transforms.make_ir import copy_host_array, functionalize, make_ir
 from functx.transforms.tracing_api import TracedFunction, abstractify
 
 
@@ -94,11 +99,7 @@ def fn_prepped_for_autograd(
 def prepare(fun: Function, meta: Meta, label: str) -> Callable[..., list[Value]]:
     """The function `(args, kwargs) -> [*mutated, *outputs, *bases]` of `fun` with the analysis `meta`."""
     check_callable(fun, label)
-    if not isinstance(meta, Meta):
-        raise ArgumentError(
-            f"{label}: meta must be a functx.aot.Meta; got {type_name(meta)}",
-            fix="Analyse the function: functx.aot.analyze(f)(*args).",
-        )
+    check_meta(meta, label)
     label = f"{label}({function_name(fun)})"
 
     def prepared(args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> list[Value]:
@@ -113,6 +114,15 @@ def prepare(fun: Function, meta: Meta, label: str) -> Callable[..., list[Value]]
         return results
 
     return prepared
+
+
+def check_meta(meta: object, label: str) -> None:
+    """Raise ArgumentError unless `meta` is an analysis."""
+    if not isinstance(meta, Meta):
+        raise ArgumentError(
+            f"{label}: meta must be a functx.aot.Meta; got {type_name(meta)}",
+            fix="Analyse the function: functx.aot.analyze(f)(*args).",
+        )
 
 
 def trace_as_analyzed(
@@ -275,17 +285,18 @@ def joint_program(fun: Function, meta: Meta | None = None) -> Callable[..., Join
 
     The program takes the primals (the leaves of the arguments, then the captured values of
     `fun`), then tangents; it returns the new values of the arguments that `fun` writes to, the
-    outputs of `fun`, and gradients. Each inexact output takes a tangent, and each inexact primal has a
-    gradient. Regions under `functx.checkpoint` are inlined; `recompute` holds the values that they
-    recompute. Arguments may be arrays, or anything with `shape` and `dtype`.
+    outputs of `fun`, and gradients. Each inexact output takes a tangent. Each inexact argument has a
+    gradient; of captured values, Variables that require one do. `captured` holds the captured values,
+    which the forward program of a partition supplies. Regions under `functx.checkpoint` are inlined;
+    `recompute` holds the values that they recompute. Arguments may be arrays, or anything with `shape` and `dtype`.
 
     With `meta`, the analysis of `fun`, the program is that of `create_joint` for the function that
     `fn_prepped_for_autograd` prepares, functionalized: outputs are `(*mutated, *outputs, *bases)`, those
     in the mask take a tangent, and a primal has a gradient if it requires one and an output depends on
     it. What is written in the graph is written at the end.
 
-    Raises GradientError for a function without inexact outputs, and OutputCountError for one that was
-    analysed otherwise.
+    Raises GradientError for a function without inexact outputs, OutputCountError for one that was
+    analysed otherwise, and ArgumentError if `meta` is not a Meta.
 
     >>> import functx, numpy
     >>> joint = functx.aot.joint_program(functx.numpy.sin)(numpy.float32(1.0))
@@ -293,6 +304,8 @@ def joint_program(fun: Function, meta: Meta | None = None) -> Callable[..., Join
     (1, 1, 2)
     """
     check_callable(fun, "joint_program")
+    if meta is not None:
+        check_meta(meta, "joint_program")
 
     def functional(*args: PyTree, **kwargs: PyTree) -> JointProgram:
         program = make_ir(functionalize(fun))(*args, **kwargs)
@@ -305,16 +318,18 @@ def joint_program(fun: Function, meta: Meta | None = None) -> Callable[..., Join
         results, written = program.trees[1].children()
         outputs = [*program.outputs[results.num_leaves :], *program.outputs[: results.num_leaves]]
         program = replace_program_fields(program, outputs=outputs)
-        joint = join_gradients(
-            program, inexact_mask(program.in_avals), inexact_mask(program.out_avals), zeros=True
-        )
-        return joint._replace(mutated=written.num_leaves)
+        captured = program.captured
+        num_leaves = len(program.inputs) - len(captured)
+        active = [*inexact_mask(program.in_avals[:num_leaves]), *map(requires_gradient, captured)]
+        joint = join_gradients(program, active, inexact_mask(program.out_avals), zeros=True)
+        return joint._replace(mutated=written.num_leaves, captured=tuple(captured))
 
     def analyzed(*args: PyTree, **kwargs: PyTree) -> JointProgram:
         assert meta is not None
         label = f"joint_program({function_name(fun)})"
-        _, program, _ = trace_as_analyzed(fun, meta, args, kwargs, label)
-        return analyzed_joint_program(meta, program)
+        traced, program, _ = trace_as_analyzed(fun, meta, args, kwargs, label)
+        captured = tuple([copy_host_array(x) for x in traced.captured])
+        return analyzed_joint_program(meta, program)._replace(captured=captured)
 
     return wrap_transform(functional if meta is None else analyzed, fun, "joint_program")
 

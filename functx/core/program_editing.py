@@ -82,7 +82,10 @@ def call_program_flat(program: Program, args: Sequence[ArrayLike]) -> list[Value
     """The outputs of `program` on `args`, one for each input without a captured value."""
     count = len(program.inputs) - len(program.captured)
     if len(args) != count:
-        raise ArgumentError(f"{program.name}: arguments must be {count}; got {len(args)}")
+        raise ArgumentError(
+            f"{program.name}: arguments must be {count}; got {len(args)}",
+            fix=which_arguments(program, count),
+        )
     args = [
         check_argument_type(x, v.aval, program, i)
         for i, (x, v) in enumerate(zip([*args, *program.captured], program.inputs, strict=True))
@@ -100,6 +103,21 @@ def call_program_flat(program: Program, args: Sequence[ArrayLike]) -> list[Value
         if isinstance(state, GeneratorState):
             state.store(x.compute() if is_variable(x) else x)  # type: ignore[attr-defined]
     return outs[:count]
+
+
+def which_arguments(program: Program, count: int) -> str:
+    """A sentence with the names of the first `count` inputs, if these have names, and of captured ones."""
+    names = program.input_names()
+    if names is None:
+        return ""
+    own, captured = names[:count], names[count : len(program.inputs)]
+    cure = f"Pass {joined_names(own)}." if own else "Pass no arguments."
+    return f"{cure} The program supplies {joined_names(captured)}." if captured else cure
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Names of inputs for a message, at most the first eight."""
+    return ", ".join([f"`{name}`" for name in names[:8]] + ["..."] * (len(names) > 8))
 
 
 def apply_program(program: Program, args: Sequence[Any]) -> list[Value]:

@@ -42,6 +42,10 @@ class JointProgram(NamedTuple):
     gradients. `gradients` has an entry for each primal: the number of its gradient, None without
     one. Variables in `free_to_save` cost nothing to save. Variables in `recompute` are recomputed,
     not saved.
+
+    `captured` holds the values of the last primals, which the function captured. The forward program
+    of a partition supplies them; a call of `program` passes them between the arguments and the
+    tangents. As for programs, they are not compared.
     """
 
     program: Program
@@ -52,6 +56,16 @@ class JointProgram(NamedTuple):
     mutated: int = 0
     bases: int = 0
     gradients: tuple[int | None, ...] | None = None
+    captured: tuple[Any, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JointProgram) and self[:-1] == other[:-1]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:-1])
 
     @property
     def tangents(self) -> list[Var]:

@@ -372,8 +372,9 @@ def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict
 class Partition:
     """A forward and a backward program, and the groups of their inputs and outputs.
 
-    `forward` takes the primals, and returns the new values of `num_mutated` inputs, the results of
-    the function, `num_bases` extra results and the saved values. `backward` takes the saved values, then
+    `forward` takes the primals, of which it supplies the captured values itself, and returns the new
+    values of `num_mutated` inputs, the results of the function, `num_bases` extra results and the
+    saved values. `backward` takes the saved values, then
     the tangents, and returns the gradients; `gradients` has an entry for each primal, the number of
     its gradient, or None. With effect tokens, those of `forward` are its first inputs and outputs,
     those of `backward` its last ones. As a sequence it is the pair of the programs.
@@ -499,6 +500,7 @@ def partition_at(joint: JointProgram, saved: Sequence[Var]) -> Partition:
         dce_equations([*copies.values(), *forward_equations], outputs),
         outputs,
         in_names=program.in_names,
+        captured=joint.captured,
     )
     name = f"pullback_{program.name}"
     backward = build_backward_program(name, joint, saved, targets, equations)

@@ -137,12 +137,15 @@ def make_ir(
             program = traced.program
             program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
         # Later writes to a captured NumPy array must not change the program.
-        program.captured = [
-            np.array(x) if type(x) in HOST_ARRAY_TYPES else x for x in program.captured
-        ]
+        program.captured = [copy_host_array(x) for x in program.captured]
         return program
 
     return wrap_transform(wrapper, fun, "make_ir")
+
+
+def copy_host_array(x: Any) -> Any:
+    """A copy of a NumPy array; any other value as it is."""
+    return np.array(x) if type(x) in HOST_ARRAY_TYPES else x
 
 
 def trace(fun: Function | None = None, decompositions: Mapping[Any, Any] | None = None) -> Function:

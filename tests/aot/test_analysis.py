@@ -314,6 +314,10 @@ def test_flags_that_do_not_fit_are_refused():
         aot.analyze(np.sin, requires_grad=(True, False))(X)
     with pytest.raises(ArgumentError, match=r"requires_grad must be a bool.*; got int in it"):
         aot.analyze(np.sin, requires_grad=(1,))(X)
+    with pytest.raises(
+        ArgumentError, match=r"keep_input_mutations must be a bool; got tuple[^$]*second"
+    ):
+        aot.analyze(np.multiply, (X, X))
 
 
 def test_a_write_to_a_detached_alias_keeps_the_derivative_of_the_array():

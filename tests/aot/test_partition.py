@@ -11,10 +11,12 @@ import functx.numpy as np
 from functx.aot import (
     JointProgram,
     MinCutConfig,
+    analyze,
     default_partition,
     joint_program,
     min_cut_rematerialization_partition,
 )
+from functx.autograd import Variable
 from functx.core.errors import ArgumentError, GradientError, ProgramError, ValueRangeError
 from functx.passes import min_cut
 from functx.passes.min_cut import INFINITE_CAPACITY, FlowNetwork
@@ -195,6 +197,47 @@ def test_writes_are_removed_from_joint_programs():
     onp.testing.assert_allclose(new, [X[1] * 3, X[1], X[2]])
     onp.testing.assert_allclose(out, onp.sum(new))
     onp.testing.assert_allclose(grad, [0, 4 + 3, 1])
+
+
+def test_the_forward_program_supplies_captured_values_which_have_no_gradient():
+    scale = onp.arange(3, dtype="float32")
+    weight = Variable(onp.ones(3, "float32"), requires_grad=True)
+
+    def f(x):
+        return np.sum(x * scale)
+
+    for meta in (None, analyze(f)(X)):
+        joint = joint_program(f, meta)(X)
+        assert joint == joint_program(f, meta)(X) and hash(joint) == hash(joint_program(f, meta)(X))
+        assert len(joint.captured) == 1 and joint != joint._replace(mutated=1)
+        for partition_of in PARTITIONS.values():
+            parts = partition_of(joint)
+            scale[1] = onp.nan  # A later write does not change the programs.
+            out, *saved = parts.forward(X)
+            onp.testing.assert_allclose(out, X[1] + 2 * X[2], rtol=1e-6)
+            assert parts.gradients == (0, None)
+            onp.testing.assert_allclose(parts.backward(*saved, onp.float32(1))[0], [0, 1, 2])
+            scale[1] = 1.0
+        out, grad = joint.program(X, *joint.captured, onp.float32(2))
+        onp.testing.assert_allclose(grad, [0, 2, 4])
+    with pytest.raises(ArgumentError, match=r"must be 3; got 2[^$]*Pass `x`, `c0`, `ct`\."):
+        joint.program(X, onp.float32(1))
+    with pytest.raises(ArgumentError, match=r"must be 1; got 2[^$]*supplies `c0`\."):
+        parts.forward(X, scale)
+    learned = joint_program(lambda x: np.sum(x * weight * scale))(X)
+    assert learned.gradients == (0, 1, None) and learned.captured[0] is weight
+
+
+def test_the_forward_program_advances_the_captured_state_of_a_generator():
+    def f(x):
+        return np.sum(x * fx.random.rand(3))
+
+    forward, _ = default_partition(joint_program(f, analyze(f, True)(X))(X))
+    fx.random.manual_seed(7)
+    expected = [f(X), f(X)]
+    fx.random.manual_seed(7)
+    found = [forward(X), forward(X)]
+    onp.testing.assert_allclose([out for out, *_ in found], expected, rtol=1e-6)
 
 
 def test_slow_operations_are_not_computed_again():
@@ -401,6 +444,11 @@ def test_a_cut_that_saves_too_little_names_the_missing_value():
         (lambda: MinCutConfig(recomputable_ops=[np.sin]), ArgumentError, "got function among them"),
         (lambda: MinCutConfig(recomputable_ops={"sine"}), ValueRangeError, "no primitive 'sine'"),
         (lambda: joint_program(lambda x: 1)(X), GradientError, "must be inexact"),
+        (
+            lambda: joint_program(np.sin, X),
+            ArgumentError,
+            "meta must be a functx.aot.Meta; got ndar",
+        ),
         (
             lambda: default_partition(JointProgram(fx.make_ir(squares_in_place)(X), 1, 1)),
             ArgumentError,
