@@ -78,16 +78,20 @@ class TracedFunction(NamedTuple):
             write_back_arguments(args, dict(zip(self.written, outs[count:], strict=True)))
         return results
 
+    def refuse_draws(self, label: str) -> None:
+        """Raise ImplicitDrawError if the function draws from a generator."""
+        own = len(self.program.inputs) - len(self.captured)
+        captured = [self.captured[i - own] for i in self.written if i >= own]
+        if any([isinstance(x, GeneratorState) for x in captured]):
+            raise implicit_draw_error(label)
+
     def refuse_writes(self, label: str) -> TracedFunction:
         """The call itself.
 
         Raises ArgumentWriteError if the function writes to an argument, and ImplicitDrawError if it
         draws from a generator.
         """
-        own = len(self.program.inputs) - len(self.captured)
-        captured = [self.captured[i - own] for i in self.written if i >= own]
-        if any([isinstance(x, GeneratorState) for x in captured]):
-            raise implicit_draw_error(label)
+        self.refuse_draws(label)
         if self.written:
             names = pad_input_names(self.program.in_names(), len(self.program.inputs))
             raise ArgumentWriteError(

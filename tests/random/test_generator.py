@@ -334,6 +334,7 @@ def backward_that_draws():
         backward_that_draws(),
         functx.jit(lambda x: functx.lax.reduce(x, 0.0, lambda a, b: a + b * random.rand(()), (0,))),
         lambda x: functx.linear_transpose(lambda x: x * random.rand(3), x),
+        lambda x: functx.lax.while_loop(lambda x: random.rand(()) < x[0], lambda x: x + 1, x),
     ],
 )
 def test_a_function_that_returns_no_state_must_not_draw(fun):
