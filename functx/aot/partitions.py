@@ -16,11 +16,12 @@ from functx.passes.min_cut import MinCutConfig, Partition
 def default_partition(joint: JointProgram, num_fwd_outputs: int | None = None) -> Partition:
     """`(forward, backward)`, where all values are saved that the backward program uses.
 
-    `forward` takes the primals and returns the outputs, then the saved values; `backward` takes
-    the saved values, then the tangents, and returns the gradients. Of an operation with several
-    outputs, those that are used are saved. Sizes are static, and never saved. If values are
-    marked to be recomputed, the partition is that of the minimum cut. `num_fwd_outputs` is the
-    number of outputs of the function, by default that of the joint program.
+    `forward` takes the primals and returns the outputs, then the saved values; `backward` takes the
+    saved values, then the tangents, and returns the gradients. Of an operation with several
+    outputs, those that are used are saved. Sizes are static, and never saved; nor are cheap values
+    that depend on no input, which both programs compute. If values are marked to be recomputed, the
+    partition is that of the minimum cut. `num_fwd_outputs` is the number of outputs of the
+    function, by default that of the joint program.
 
     Raises ArgumentError unless `joint` is a joint program, ProgramError if the gradients depend
     on values that neither program can compute.

@@ -29,7 +29,7 @@ from functx.ops.random import (
     StandardDistribution,
 )
 from functx.ops.views import Copy
-from functx.transforms.dce import UniqueEquations, eliminate_common_subexpressions
+from functx.transforms.dce import MUST_STAY, UniqueEquations, eliminate_common_subexpressions
 from functx.transforms.decompose import lowering_decomposition
 
 
@@ -119,6 +119,26 @@ class JointDataflow:
     def recompute_candidates(self) -> list[Equation]:
         """The equations that `backward_inputs` need."""
         return backward_slice(self.backward_inputs, self.tangent_free)
+
+    @cached_property
+    def recomputed_constants(self) -> set[Atom]:
+        """The values that depend on no input and are computed where they are used, never saved.
+
+        They are cheap, or the forward computation does not need them. Expensive ones that it needs
+        are left to the partition, as are random numbers.
+        """
+        constants: set[Atom] = set()
+        recomputed: set[Atom] = set()
+        stored = self.required_forward | self.joint.free_to_save
+        for eqn in self.tangent_free:
+            operands = [a for a in eqn.inputs if type(a) is Var]
+            stays = bool(eqn.primitive.effects) or eqn.part in MUST_STAY
+            if stays or not constants.issuperset(operands):
+                continue
+            constants.update(eqn.outputs)
+            if is_cheap_to_recompute(eqn.primitive) or stored.isdisjoint(eqn.outputs):
+                recomputed.update(eqn.outputs)
+        return recomputed
 
 
 def values_read(eqn: Equation) -> list[Atom]:

@@ -216,10 +216,14 @@ class RecomputeHeuristics:
         )
 
     def must_recompute(self, eqn: Equation) -> bool:
-        """Whether `eqn` is recomputed at any cost, as `recompute` says; effects never are."""
-        again = self.flow.joint.recompute
+        """Whether `eqn` is recomputed at any cost: a constant, or as `recompute` says.
+
+        Effects never are.
+        """
+        if not self.flow.recomputed_constants.isdisjoint(eqn.outputs):
+            return True
         moves = not eqn.primitive.effects and eqn.part not in MUST_STAY
-        return moves and not again.isdisjoint(eqn.outputs)
+        return moves and not self.flow.joint.recompute.isdisjoint(eqn.outputs)
 
     def is_materialized_in_backward(self, v: Var) -> bool:
         """Whether the backward computation needs `v`, or a view of it, in memory."""
@@ -354,6 +358,8 @@ def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict
 
     It is doubled for a value that would otherwise never be in memory, since all users are fused.
     """
+    if v in flow.recomputed_constants:
+        return INFINITE_CAPACITY
     if v in flow.joint.free_to_save:
         return 0
     if v in flow.joint.recompute:
@@ -438,7 +444,7 @@ class Partition:
 
 
 def default_partition(joint: JointProgram) -> Partition:
-    """The partition that recomputes nothing: it saves the forward values that the gradients use.
+    """The partition that recomputes only constants: it saves the forward values that the gradients use.
 
     Sizes are part of a program, and not saved.
     """
@@ -447,9 +453,8 @@ def default_partition(joint: JointProgram) -> Partition:
     for eqn in required_backward_equations(flow):
         used.update(dict.fromkeys(eqn.inputs))
     used.update(dict.fromkeys(flow.gradients))
-    return partition_at(
-        joint, [v for v in variables_in_order(joint) if v in used and v in flow.required_forward]
-    )
+    saved = flow.required_forward - flow.recomputed_constants
+    return partition_at(joint, [v for v in variables_in_order(joint) if v in used and v in saved])
 
 
 def required_backward_equations(flow: JointDataflow) -> list[Equation]:

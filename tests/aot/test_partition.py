@@ -102,6 +102,40 @@ def test_an_array_needed_only_for_its_size_is_not_saved():
     assert [a.aval.shape for a in forward.outputs] == [(), (3, 4)]
 
 
+def overwrites_a_slice(x, w):
+    y = np.exp(x) * w
+    y[:5] = w[:5]
+    return y
+
+
+def cumulated_constant(x):
+    return x * np.exp(x) * np.cumsum(np.ones(8))
+
+
+@pytest.mark.parametrize(
+    "f, saved, args",
+    [
+        (overwrites_a_slice, {"default": 16, "min_cut": 16}, (onp.ones(8, "f"),) * 2),
+        (lambda x: x * (np.arange(8) * 0.5), {"default": 0, "min_cut": 0}, (onp.ones(8, "f"),)),
+        # An expensive constant that the forward program needs is not computed twice.
+        (cumulated_constant, {"default": 24, "min_cut": 16}, (onp.ones(8, "f"),)),
+    ],
+    ids=["mask of a write", "pointwise", "expensive"],
+)
+def test_values_that_depend_on_no_input_are_not_saved(f, saved, args):
+    joint = joint_program(f)(*args)
+    tangents = [onp.full(v.aval.shape, 0.5, v.aval.dtype) for v in joint.tangents]
+    expected = joint.program(*args, *tangents)
+    for how, size in saved.items():
+        forward, backward = parts = PARTITIONS[how](joint)
+        assert sum(a.aval.size for a in parts.saved) == size
+        assert not any(a.aval.dtype == bool for a in parts.saved)
+        found = forward(*args)
+        grads = backward(*found[joint.outputs :], *tangents)
+        for a, b in zip([*found[: joint.outputs], *grads], expected, strict=True):
+            onp.testing.assert_allclose(a, b, rtol=1e-6)
+
+
 def test_results_of_one_operation_are_saved_one_by_one():
     def f(x):
         a, b = np.split(np.exp(x), 2)
