@@ -216,6 +216,47 @@ def test_a_jvp_rule_runs_the_effect_once_whether_it_calls_the_operator_or_not(se
     functx.library.destroy(square)
 
 
+def test_a_backward_rule_runs_its_effect_once_in_forward_mode(seen):
+    def make(name, rule):
+        op = functx.custom_op(
+            f"effects_test::{name}",
+            lambda x: seen.append((name, float(x.sum()))) or x.copy(),
+            schema="(Array x) -> Array",
+            kernel="numpy",
+        )
+        op.def_abstract(lambda x: x)
+        op.register_autograd(lambda ctx, ct: rule(ct))
+        effects.register(op, effects.ORDERED)
+        return op
+
+    probe = make("probe", lambda ct: probe(ct))
+    plain = make("plain", lambda ct: ct)
+    calls_plain = make("calls_plain", lambda ct: plain(ct))
+
+    def tangent(f):
+        return lambda x: functx.jvp(f, (x,), (x,))[1]
+
+    def notes(f, x):
+        seen.clear()
+        f(x)
+        functx.effects_barrier()
+        return seen[:]
+
+    def loss(x):
+        return probe(x * 3).sum()
+
+    # The second call is on the tangent, the last one of `grad` on the cotangent.
+    once, rows = [("probe", 9.0)], np.stack([X, 2 * X])
+    assert notes(tangent(loss), X) == once * 2
+    assert notes(functx.jit(tangent(tangent(loss))), X) == once * 4
+    assert notes(functx.vmap(tangent(loss)), rows) == [("probe", 9.0), ("probe", 18.0)] * 2
+    assert notes(functx.grad(tangent(loss)), X) == [*once * 2, ("probe", 3.0)]
+    # A rule without an effect leaves it to the call, at zero.
+    assert notes(tangent(calls_plain), X) == [("calls_plain", 3.0), ("plain", 0.0)]
+    for op in (probe, plain, calls_plain):
+        functx.library.destroy(op)
+
+
 def test_an_effect_with_results_is_not_computed_again(registered):
     a = registered[0]
     grad = functx.grad(functx.checkpoint(lambda x: (a(x) * x).sum()))

@@ -205,9 +205,15 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
                 linearized = linearize_jvp_rule(self, args, active, is_users_rule=True)
                 return linearized.outs, linearized
             return self(*args), None
-        types = self.output_types_of(args)
-        self.differentiable_outputs(types)
+        self.differentiable_outputs(self.output_types_of(args))
         outs = self(*args)
+        return outs, (rule, self.save_residuals(rule, args, outs, active))
+
+    def save_residuals(
+        self, rule: BackwardRule, args: Values, outs: Values, active: Flags
+    ) -> Residuals:
+        """The saved values of `rule` for the operands and the results of a call."""
+        types = self.output_types_of(args)
         residuals = Residuals.flatten(())
 
         def body(*xs: Value) -> list[Value]:
@@ -218,7 +224,7 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
 
         operands = [*args, *outs[: len(types.avals)]]
         arrays, _ = inline_rule(f"{self.operator.__name__}_save", body, operands)
-        return outs, (rule, residuals._replace(arrays=arrays))
+        return residuals._replace(arrays=arrays)
 
     def vjp(self, cts: Cotangents, saved: PyTree, args: Values, active: Flags) -> Cotangents:
         if saved is not None:
@@ -342,8 +348,27 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
             )
         token = _calls_being_transposed.set((*outer_calls, self))
         try:
-            _, saved = self.forward(values, linear)
-            in_cts = apply_vjp_rule(self, list(cts), saved, values, linear)
+            in_cts = self.vjp_at_zero(cts, values, linear)
         finally:
             _calls_being_transposed.reset(token)
         return [ct if on else None for ct, on in zip(in_cts, linear, strict=True)]
+
+    def vjp_at_zero(self, cts: Cotangents, args: Values, linear: Flags) -> Sequence[Cotangent]:
+        """The cotangents of the operands, where the `linear` ones are zero.
+
+        The effect of an operator with one result takes place once: in its backward rule if that
+        has one, else in a call.
+        """
+        rule, types = self.backward_rule(), self.output_types_of(args)
+        if rule is None or not self.effects or self.differentiable_outputs(types) != [True]:
+            _, saved = self.forward(args, linear)
+            return apply_vjp_rule(self, list(cts), saved, args, linear)
+        # A linear function is zero at zero. Of several results, some may not be linear.
+        outs = [ops.zeros_like(aval) for aval in types.avals]
+        equations = current_builder.require().equations
+        start = len(equations)
+        saved = rule, self.save_residuals(rule, args, outs, linear)
+        in_cts = apply_vjp_rule(self, list(cts), saved, args, linear)
+        if not any([self.effects & eqn.primitive.effects for eqn in equations[start:]]):
+            self(*args)
+        return in_cts
