@@ -124,18 +124,16 @@ class JointDataflow:
     def recomputed_constants(self) -> set[Atom]:
         """The values that depend on no input and are computed where they are used, never saved.
 
-        They are cheap, or the forward computation does not need them. Expensive ones that it needs
-        are left to the partition, as are random numbers.
+        They are cheap, or the forward computation does not need them. Expensive ones that it needs,
+        random numbers among them, are left to the partition, with all that depends on them.
         """
-        constants: set[Atom] = set()
         recomputed: set[Atom] = set()
         stored = self.required_forward | self.joint.free_to_save
         for eqn in self.tangent_free:
             operands = [a for a in eqn.inputs if type(a) is Var]
             stays = bool(eqn.primitive.effects) or eqn.part in MUST_STAY
-            if stays or not constants.issuperset(operands):
+            if stays or not recomputed.issuperset(operands):
                 continue
-            constants.update(eqn.outputs)
             if is_cheap_to_recompute(eqn.primitive) or stored.isdisjoint(eqn.outputs):
                 recomputed.update(eqn.outputs)
         return recomputed

@@ -112,6 +112,10 @@ def cumulated_constant(x):
     return x * np.exp(x) * np.cumsum(np.ones(8))
 
 
+def sum_of_a_cumulated_constant(x):
+    return x * np.exp(np.sum(np.cumsum(np.ones(8))) * 0.1)
+
+
 @pytest.mark.parametrize(
     "f, saved, args",
     [
@@ -119,8 +123,9 @@ def cumulated_constant(x):
         (lambda x: x * (np.arange(8) * 0.5), {"default": 0, "min_cut": 0}, (onp.ones(8, "f"),)),
         # An expensive constant that the forward program needs is not computed twice.
         (cumulated_constant, {"default": 24, "min_cut": 16}, (onp.ones(8, "f"),)),
+        (sum_of_a_cumulated_constant, {"default": 1, "min_cut": 1}, (onp.ones(8, "f"),)),
     ],
-    ids=["mask of a write", "pointwise", "expensive"],
+    ids=["mask of a write", "pointwise", "expensive", "sum of an expensive one"],
 )
 def test_values_that_depend_on_no_input_are_not_saved(f, saved, args):
     joint = joint_program(f)(*args)
