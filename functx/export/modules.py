@@ -79,13 +79,13 @@ def module(
     >>> exported = functx.export.module(
     ...     Scale(), (functx.numpy.ones(3),), trace_joint=True, output_loss_index=0)
     >>> print(exported.signature)
-    parameters               factor
-    buffers                  calls
-    user_inputs              x
-    user_outputs             output_1
-    inputs_to_parameters     factor: factor
-    inputs_to_buffers        calls: calls
-    buffers_to_mutate        output_0: calls
+    parameters            factor
+    buffers               calls
+    user_inputs           x
+    user_outputs          output_1
+    inputs_to_parameters  factor: factor
+    inputs_to_buffers     calls: calls
+    buffers_to_mutate     output_0: calls
     backward_signature
       gradients_to_parameters  output_2: factor
       loss_output              output_1
