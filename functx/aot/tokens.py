@@ -55,7 +55,7 @@ def with_tokens(program: T, kinds: Iterable[Effect] | None = None) -> T:
     one before its results; calls, loops and branches take and return tokens themselves. Each kind of
     effect has a chain of its own. A token is an empty array of booleans. Those of a program are its
     first inputs and its first outputs, one for each of `kinds`, by default for `token_kinds(program)`.
-    Those of the backward program of a partition, whose chains are its own, are its last inputs, behind
+    The backward program of a partition has chains of its own: its tokens are its last inputs, behind
     the saved values and the tangents, and its last outputs, behind the gradients.
 
     The result takes and returns a flat list of arrays. It computes what `program` does, with the same

@@ -185,7 +185,7 @@ def parts(x: Any) -> Iterator[tuple[Reader, Any, object]]:
 
 
 def parts_of_function(fun: FunctionType) -> Iterator[tuple[Reader, Any, object]]:
-    """What a function reads; of a wrapper of this package, what it wraps."""
+    """The values that a function reads; for a wrapper of this package, those of the wrapped function."""
     yield from [(read_own_attributes, name, x) for name, x in vars(fun).items()]
     if not is_of_user(fun):
         return

@@ -188,7 +188,7 @@ def write(x: Variable, new: Variable) -> None:
 
 
 def written(x: Variable, new: Variable) -> tuple[Variable, GradientEdge | None]:
-    """What a write of `new` to a whole array writes, and the history of the array after it."""
+    """The value that a write of `new` to a whole array stores, and the history of the array after it."""
     if not current_modes().records_gradients or x._leaf is not None:
         # A write that no derivative sees leaves the history as it is.
         return new, x._edge

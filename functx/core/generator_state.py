@@ -134,7 +134,8 @@ def implicit_draw_error(owner: str, state: object = None) -> ImplicitDrawError:
 class StateInputs(NamedTuple):
     """The traced arrays that stand for states while a function is traced that takes them as arguments.
 
-    Those of `backward` stand for them in the backward part of a joint function.
+    `forward` holds the arrays for the function, or the forward part of a joint function; `backward` those
+    for the backward part.
     """
 
     forward: dict[GeneratorState, Any]

@@ -157,9 +157,9 @@ class RuleCase:
 
     @cached_property
     def operations(self) -> list[CheckedOperation]:
-        """What must be lowered as it is defined.
+        """The operations whose lowering is compared with their definition.
 
-        It is the primitive in every dtype of the sample, and each operation of its rules.
+        They are the primitive in every dtype of the sample, and each operation of its rules.
         """
         operations = [*self.interpreted.operations.values()]
         if self.has_widest_dtype:
