@@ -9,6 +9,7 @@
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.nn.activations import *
 from functx.nn.attention import *
+from functx.nn.containers import *
 from functx.nn.layers import *
 from functx.nn.losses import *
 from functx.nn.module import *

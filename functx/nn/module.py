@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from inspect import Signature, signature
 from itertools import count
 from reprlib import recursive_repr
-from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex, overload
+from typing import Any, ClassVar, NamedTuple, Self
 from weakref import ref
 
 import jax
@@ -23,10 +23,10 @@ from functx.core.errors import (
 from functx.core.pytorch_names import MODULE_METHODS
 from functx.core.replaced_state import note_mode, replaced_state, state_with
 from functx.core.tracer import aval_of, current_builder, is_variable
-from functx.core.typing import ArrayOrList, Value
+from functx.core.typing import ArrayOrList
 from functx.numpy.array_creation import array, asarray
 
-__all__ = ["Buffer", "Module", "ModuleDict", "ModuleList", "Parameter", "Sequential"]
+__all__ = ["Buffer", "Module", "Parameter"]
 
 
 class StateKind(type):
@@ -530,128 +530,6 @@ class Module:
         parts = [*own, *[f"{name}: {child!r}" for name, child in self._modules.items()]]
         lines = "\n".join(parts).replace("\n", "\n  ")
         return f"{type(self).__name__}(\n  {lines}\n)"
-
-
-class ModuleList(Module):
-    """A list of modules, whose parameters belong to the module that holds it.
-
-    >>> from functx import nn
-    >>> len(nn.ModuleList([nn.Sequential(), nn.Sequential()]))
-    2
-    """
-
-    def __init__(self, modules: Iterable[Module] = ()):
-        self.extend(modules)
-
-    def append(self, module: Module) -> Self:
-        """Adds a module at the end."""
-        self.register_module(str(len(self)), module)
-        return self
-
-    def extend(self, modules: Iterable[Module]) -> Self:
-        """Adds modules at the end."""
-        for module in modules:
-            self.append(module)
-        return self
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([*self._modules.values()])
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        found = [*self._modules.values()][index]
-        return type(self)(*_as_arguments(self, found)) if isinstance(index, slice) else found
-
-    def __setitem__(self, index: SupportsIndex, module: Module) -> None:
-        self.register_module(str(range(len(self))[index]), module)
-
-
-class Sequential(ModuleList):
-    """Modules that are called one after the other, each with the result of the one before.
-
-    Functions that are no modules, such as `nn.relu`, may stand among them.
-
-    >>> from functx import nn
-    >>> float(nn.Sequential(nn.relu, lambda x: x + 1)(-2.0))
-    1.0
-    """
-
-    def __init__(self, *modules: Callable[..., Any]):
-        self.extend([m if isinstance(m, Module) else FunctionModule(m) for m in modules])
-
-    def forward(self, x: Value) -> Any:
-        """The result of the last module."""
-        for module in self._modules.values():
-            x = module(x)
-        return x
-
-
-class FunctionModule(Module):
-    """A function as a module without parameters."""
-
-    def __init__(self, function: Callable[..., Any]):
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of the function."""
-        return self.function(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return getattr(self.function, "__name__", repr(self.function))
-
-
-class ModuleDict(Module):
-    """Modules by name, whose parameters belong to the module that holds the dictionary.
-
-    >>> from functx import nn
-    >>> list(nn.ModuleDict({"left": nn.Sequential(), "right": nn.Sequential()}))
-    ['left', 'right']
-    """
-
-    def __init__(self, modules: Mapping[str, Module] | None = None):
-        for name, module in (modules or {}).items():
-            self[name] = module
-
-    def __getitem__(self, name: str) -> Any:
-        return self._modules[name]
-
-    def __setitem__(self, name: str, module: Module) -> None:
-        self.register_module(name, module)
-
-    def __delitem__(self, name: str) -> None:
-        delattr(self, name)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self._modules])
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._modules
-
-    def keys(self) -> list[str]:
-        """The names."""
-        return [*self._modules]
-
-    def values(self) -> list[Any]:
-        """The modules."""
-        return [*self._modules.values()]
-
-    def items(self) -> list[tuple[str, Any]]:
-        """Pairs of a name and its module."""
-        return [*self._modules.items()]
-
-
-def _as_arguments(modules: ModuleList, found: list[Any]) -> list[Any]:
-    """The arguments that make a list of the class of `modules`."""
-    return found if isinstance(modules, Sequential) else [found]
 
 
 def _is_declared(x: object) -> bool:
