@@ -6,17 +6,70 @@ dimensions of length 1 are broadcast. Every result is an array of its own, never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-
-from functx import ops
-from functx.core.errors import ShapeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
-from functx.core.tracer import aval_of
-from functx.core.typing import ArrayLike, DTypeLike, Value
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
-from functx.numpy import joining, rearranging
+from functx.lax.copies import (
+    bitcast_convert_type,
+    broadcast,
+    broadcast_in_dim,
+    broadcast_to_rank,
+    collapse,
+    concatenate,
+    conj,
+    convert_element_type,
+    dynamic_index_in_dim,
+    dynamic_slice,
+    dynamic_slice_in_dim,
+    dynamic_update_slice,
+    expand_dims,
+    index_in_dim,
+    integer_pow,
+    pad,
+    reduce_and,
+    reduce_max,
+    reduce_min,
+    reduce_or,
+    reduce_prod,
+    reduce_sum,
+    reduce_xor,
+    reshape,
+    rev,
+    slice,
+    slice_in_dim,
+    split,
+    squeeze,
+    stack,
+    tile,
+    transpose,
+    unstack,
+)
+from functx.lax.elementwise import (
+    add,
+    atan2,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    complex,
+    div,
+    eq,
+    ge,
+    gt,
+    le,
+    lt,
+    max,
+    min,
+    mul,
+    ne,
+    nextafter,
+    polygamma,
+    pow,
+    rem,
+    shift_left,
+    shift_right_arithmetic,
+    shift_right_logical,
+    sub,
+)
 from functx.numpy.shapes import broadcast_shapes
 from functx.ops import (
     GatherDimensionNumbers,
@@ -38,19 +91,12 @@ from functx.ops import (
     axis_index,
     axis_size,
     batch_matmul,
-    bitcast_convert_type,
     bitwise_not,
-    broadcast,
-    broadcast_in_dim,
-    broadcast_to_rank,
     broadcasted_iota,
     cbrt,
     ceil,
     clamp,
     clz,
-    collapse,
-    concatenate,
-    conj,
     cos,
     cosh,
     cumlogsumexp,
@@ -61,11 +107,7 @@ from functx.ops import (
     digamma,
     dot,
     dot_general,
-    dynamic_index_in_dim,
-    dynamic_slice,
-    dynamic_slice_in_dim,
     dynamic_update_index_in_dim,
-    dynamic_update_slice,
     dynamic_update_slice_in_dim,
     empty,
     erf,
@@ -73,15 +115,12 @@ from functx.ops import (
     erfc,
     exp,
     exp2,
-    expand_dims,
     expm1,
     floor,
     full,
     full_like,
     gather,
     imag,
-    index_in_dim,
-    integer_pow,
     iota,
     is_finite,
     lgamma,
@@ -89,7 +128,6 @@ from functx.ops import (
     log1p,
     logistic,
     neg,
-    pad,
     pbroadcast,
     pcast,
     pmax,
@@ -103,16 +141,7 @@ from functx.ops import (
     pswapaxes,
     real,
     reciprocal,
-    reduce_and,
-    reduce_max,
-    reduce_min,
-    reduce_or,
     reduce_precision,
-    reduce_prod,
-    reduce_sum,
-    reduce_xor,
-    reshape,
-    rev,
     round,
     rsqrt,
     scatter,
@@ -126,19 +155,14 @@ from functx.ops import (
     sign,
     sin,
     sinh,
-    slice,
-    slice_in_dim,
     sort,
     sort_key_val,
-    split,
     sqrt,
     square,
-    squeeze,
     stop_gradient,
     tan,
     tanh,
     top_k,
-    transpose,
     with_sharding_constraint,
 )
 from functx.ops.convolution import (
@@ -149,7 +173,6 @@ from functx.ops.convolution import (
     conv_transpose,
     conv_with_general_padding,
 )
-from functx.ops.views import returns_new_array
 from functx.transforms.control.associative_scan import associative_scan
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.loops import fori_loop, map, while_loop
@@ -325,125 +348,5 @@ __all__ = [
     "while_loop",
     "with_sharding_constraint",
 ]
-
-
-def _broadcasting_unit_dims(operation: Callable[..., Value]) -> Callable[..., Value]:
-    """`operation` with dimensions of length 1 broadcast where the operands have one rank."""
-
-    @wraps(operation)
-    def function(*args: ArrayLike) -> Value:
-        try:
-            return operation(*args)
-        except ShapeError:
-            shapes = [aval_of(x).shape for x in args]
-            shape = _broadcast_same_rank([s for s in shapes if s])
-            if shape is None:
-                raise
-        dims = tuple(range(len(shape)))
-        return operation(
-            *[
-                ops.broadcast_in_dim(x, shape, dims) if s not in ((), shape) else x
-                for x, s in zip(args, shapes, strict=True)
-            ]
-        )
-
-    return function
-
-
-def _broadcast_same_rank(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape that shapes of one rank broadcast to, None if there is none."""
-    if len({len(shape) for shape in shapes}) != 1:
-        return None
-    lengths = [set(column) - {1} for column in zip(*shapes, strict=True)]
-    if any(len(length) > 1 for length in lengths):
-        return None
-    return tuple([length.pop() if length else 1 for length in lengths])
-
-
-add = _broadcasting_unit_dims(ops.add)
-sub = _broadcasting_unit_dims(ops.sub)
-mul = _broadcasting_unit_dims(ops.mul)
-div = _broadcasting_unit_dims(ops.div)
-rem = _broadcasting_unit_dims(ops.rem)
-max = _broadcasting_unit_dims(ops.max)
-min = _broadcasting_unit_dims(ops.min)
-pow = _broadcasting_unit_dims(ops.pow)
-atan2 = _broadcasting_unit_dims(ops.atan2)
-polygamma = _broadcasting_unit_dims(ops.polygamma)
-eq = _broadcasting_unit_dims(ops.eq)
-ne = _broadcasting_unit_dims(ops.ne)
-lt = _broadcasting_unit_dims(ops.lt)
-le = _broadcasting_unit_dims(ops.le)
-gt = _broadcasting_unit_dims(ops.gt)
-ge = _broadcasting_unit_dims(ops.ge)
-bitwise_and = _broadcasting_unit_dims(ops.bitwise_and)
-bitwise_or = _broadcasting_unit_dims(ops.bitwise_or)
-bitwise_xor = _broadcasting_unit_dims(ops.bitwise_xor)
-shift_left = _broadcasting_unit_dims(ops.shift_left)
-shift_right_arithmetic = _broadcasting_unit_dims(ops.shift_right_arithmetic)
-shift_right_logical = _broadcasting_unit_dims(ops.shift_right_logical)
-complex = _broadcasting_unit_dims(ops.complex)
-nextafter = _broadcasting_unit_dims(ops.nextafter)
-
-
-def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Value:
-    """`operand` in `new_dtype`: floats to integers towards zero, numbers to bool by `x != 0`.
-
-    None as `new_dtype` keeps the dtype. The result is not weakly typed.
-    """
-    return ops.convert_element_type(operand, new_dtype)
-
-
-def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Value:
-    """The arrays `operands`, all of one shape, joined along a new axis."""
-    return joining.stack(operands, axis)
-
-
-def unstack(x: ArrayLike, axis: int = 0) -> tuple[Value, ...]:
-    """The arrays along `axis` of `x`, each without that axis."""
-    return joining.unstack(x, axis=axis)
-
-
-def tile(operand: ArrayLike, reps: Sequence[int]) -> Value:
-    """`operand` repeated `reps[i]` times along dimension i."""
-    return rearranging.tile(operand, reps)
-
-
-# Operations that may return a view or their operand; NumPy's functions need that, JAX's copy.
-for _name in [
-    "bitcast_convert_type",
-    "broadcast",
-    "broadcast_in_dim",
-    "broadcast_to_rank",
-    "collapse",
-    "concatenate",
-    "conj",
-    "convert_element_type",
-    "dynamic_index_in_dim",
-    "dynamic_slice",
-    "dynamic_slice_in_dim",
-    "dynamic_update_slice",
-    "expand_dims",
-    "index_in_dim",
-    "integer_pow",
-    "pad",
-    "reduce_and",
-    "reduce_max",
-    "reduce_min",
-    "reduce_or",
-    "reduce_prod",
-    "reduce_sum",
-    "reduce_xor",
-    "reshape",
-    "rev",
-    "slice",
-    "slice_in_dim",
-    "split",
-    "squeeze",
-    "stack",
-    "transpose",
-    "unstack",
-]:
-    globals()[_name] = returns_new_array(globals()[_name])
 
 _suggest_alternatives("jax.lax", __name__)
