@@ -26,6 +26,7 @@ from functx.autograd.views import ViewOf
 from functx.core import tree
 from functx.core.caches import Cache
 from functx.core.errors import AutogradError, EscapedTracerError
+from functx.core.generator_state import GeneratorState, read_states
 from functx.core.tracer import HOST_ARRAY_TYPES, variables
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Avals, Function, PyTree
@@ -215,6 +216,7 @@ class JittedStep:
         self.donated = [] if calls_python(traced.program) else list(self.donated_owners())
         num_inputs = num_args + len(traced.owners) + len(traced.constants)
         self.drops_inputs = traced.operands != [*range(num_inputs)]
+        self.reads_states = any([isinstance(x, GeneratorState) for x in traced.constants])
         changes = traced.changes
         self.writes = [(c.variable, c.value, *c.counts) for c in changes if c.value is not None]
         self.changes_more = len(self.writes) < len(changes) or any(
@@ -290,13 +292,14 @@ class JittedStep:
             watch(found)
         arguments = [x.read() if isinstance(x, Variable) else x for x in leaves]
         owners = [found[i]._recorded for i in traced.owners]
-        values, reused = self.operands(arguments, owners)
+        constants = read_states(traced.constants) if self.reads_states else traced.constants
+        values, reused = self.operands(arguments, owners, constants)
         try:
             outs = self.compute(values)
         except BaseException as error:
             mark_interrupted(owners, error)
             raise
-        results = StepResults(self, outs, arguments, owners)
+        results = StepResults(self.out_avals, outs, (*arguments, *owners, *constants))
         for k, number in reused:
             results.computed[number] = owner = owners[k]
             owner.value = outs[number]
@@ -322,7 +325,7 @@ class JittedStep:
         return tree.unflatten(self.out_tree, returned)
 
     def operands(
-        self, arguments: Sequence[Any], owners: Sequence[Recorded]
+        self, arguments: Sequence[Any], owners: Sequence[Recorded], constants: Sequence[Any]
     ) -> tuple[list[Any], list[tuple[int, int]]]:
         """The operands of the program, and which of `donated` have memory that it may reuse.
 
@@ -339,7 +342,7 @@ class JittedStep:
                 of_owners[k] = jnp.array(of_owners[k])
         values = [x.look() if type(x) is Recorded else x for x in arguments]
         values += of_owners
-        values += self.traced.constants
+        values += constants
         if self.drops_inputs:
             values = [values[i] for i in self.traced.operands]
         return values, [pair for pair, is_free in zip(self.donated, owned, strict=True) if is_free]
@@ -380,26 +383,19 @@ class JittedStep:
 class StepResults:
     """The values that a call of a step gives, by number: outputs of the program, or what it was given."""
 
-    __slots__ = ("arguments", "computed", "outs", "owners", "step")
+    __slots__ = ("avals", "computed", "given", "outs")
 
-    def __init__(
-        self,
-        step: JittedStep,
-        outs: Sequence[Any],
-        arguments: Sequence[Any],
-        owners: Sequence[Recorded],
-    ):
-        self.step, self.outs, self.arguments, self.owners = step, outs, arguments, owners
+    def __init__(self, avals: Sequence[ShapedArray], outs: Sequence[Any], given: Sequence[Any]):
+        self.avals, self.outs, self.given = avals, outs, given
         self.computed: dict[int, Recorded] = {}
 
     def __getitem__(self, number: int) -> Recorded:
         if number >= 0:
             x = self.computed.get(number)
             if x is None:
-                value = private(self.step.out_avals[number], self.outs[number])
-                x = self.computed[number] = value
+                x = self.computed[number] = private(self.avals[number], self.outs[number])
             return x
-        given = (*self.arguments, *self.owners, *self.step.traced.constants)[-1 - number]
+        given = self.given[-1 - number]
         return given if type(given) is Recorded else constant(given)
 
 

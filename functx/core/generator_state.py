@@ -84,6 +84,7 @@ class GeneratorState:
             return
         if getattr(words, "committed", True):
             words = np.asarray(words)
+        assert words.dtype == STATE_AVAL.dtype, words
         self._words = words
 
 

@@ -10,6 +10,7 @@ import functx
 import functx.numpy as fnp
 from functx import aot, autograd, compiled_autograd, lax, random
 from functx.autograd import Variable, no_grad
+from functx.core.generator_state import DEFAULT_STATE
 from functx.random import generator as draws
 
 X = np.arange(1.0, 4.0, dtype=np.float32)
@@ -211,3 +212,17 @@ def test_captured_walks_draw_what_walks_draw():
     expected, expected_state = seeded(lambda: walks(nullcontext()))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert state == expected_state
+
+
+def test_a_jitted_step_that_recomputes_without_drawing_leaves_the_state_as_it_was():
+    w = leaf()
+
+    def step():
+        autograd.checkpoint(fnp.sin, w, use_reentrant=False).sum().backward()
+
+    jitted = functx.jit(step)
+    for _ in range(3):
+        before, words = seeded(jitted)[1], DEFAULT_STATE.read()
+        assert before == [5, 0]
+        assert (words.dtype, words.shape) == (np.uint32, (4,))
+    np.testing.assert_allclose(np.asarray(w.grad), 3 * np.cos(np.ones(3)), rtol=1e-6)
