@@ -241,9 +241,12 @@ def translate_top_k(eqn: JaxprEqn, x: Value) -> Translated:
 @register_translation("fft")
 def translate_fft(eqn: JaxprEqn, x: Value) -> Translated:
     kind, lengths = eqn.params["fft_type"], int_tuple(eqn.params["fft_lengths"])
-    whole = aval_of(x).shape[-len(lengths) :] == lengths
-    if kind not in (lax.FftType.FFT, lax.FftType.IFFT) or not lengths or not whole:
+    if not lengths or 0 in aval_of(x).shape[-len(lengths) :] or 0 in lengths:
         return NotImplemented
+    if kind == lax.FftType.IRFFT:
+        return ops.InverseRealFft(lengths)(x)
+    if kind == lax.FftType.RFFT:
+        return ops.RealFft(len(lengths))(x)
     return ops.Fft(len(lengths), kind == lax.FftType.IFFT)(x)
 
 

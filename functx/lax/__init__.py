@@ -6,6 +6,8 @@ dimensions of length 1 are broadcast. Every result is an array of its own, never
 
 from __future__ import annotations
 
+from jax.lax import FftType
+
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
@@ -116,6 +118,7 @@ from functx.ops import (
     exp,
     exp2,
     expm1,
+    fft,
     floor,
     full,
     full_like,
@@ -181,6 +184,7 @@ from functx.transforms.control.scan import scan
 
 __all__ = [
     "ConvDimensionNumbers",
+    "FftType",
     "GatherDimensionNumbers",
     "GatherScatterMode",
     "Precision",
@@ -256,6 +260,7 @@ __all__ = [
     "exp2",
     "expand_dims",
     "expm1",
+    "fft",
     "floor",
     "fori_loop",
     "full",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -10,6 +11,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 from jax.extend.mlir.dialects import stablehlo
+from jax.lax import FftType
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
@@ -17,7 +19,16 @@ from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import c64, f32, sample
 from functx.core.tracer import aval_of
-from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex, promote_types
+from functx.core.types import (
+    DType,
+    ShapedArray,
+    canonical_dtype,
+    complex_dtype,
+    inexact_dtype,
+    is_complex,
+    promote_types,
+    real_dtype,
+)
 from functx.core.typing import (
     ArrayLike,
     Cotangents,
@@ -30,7 +41,14 @@ from functx.core.typing import (
     Values,
 )
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.operands import Dims, Simplified, canonical_axis_sequence, check_axes, tuple_delete
+from functx.ops.operands import (
+    Dims,
+    Simplified,
+    as_int,
+    canonical_axis_sequence,
+    check_axes,
+    tuple_delete,
+)
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -372,8 +390,7 @@ class Fft(Linear):
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         if not is_complex(x.dtype):
             raise DTypeError(f"fft: the operand must be complex; got {x!r}", fix="Convert it.")
-        if x.ndim < self.ndim or 0 in x.shape[x.ndim - self.ndim :]:
-            raise ShapeError(f"fft: there must be {self.ndim} dimensions with elements; got {x!r}")
+        check_fft_shape(self.name, x, self.ndim)
         return x
 
     def transpose(self, ct: Value, x: Value) -> Cotangents:
@@ -387,22 +404,152 @@ class Fft(Linear):
         return (np.fft.ifftn if self.inverse else np.fft.fftn)(x, axes=range(-self.ndim, 0))
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        shape = ctx.avals_in[0].shape
-        kind = lax.FftType.IFFT if self.inverse else lax.FftType.FFT
-
-        def transform(v: Value) -> Value:
-            # The transform is separable; XLA's is over at most three dimensions.
-            for end in range(self.ndim, 0, -_MAX_XLA_NDIM):
-                count = min(end, _MAX_XLA_NDIM)
-                axes = [len(shape) - self.ndim + i for i in range(end - count, end)]
-                last = range(-count, 0)
-                moved = jnp.moveaxis(v, axes, last)
-                v = jnp.moveaxis(lax.fft(moved, kind, moved.shape[-count:]), last, axes)
-            return v
-
-        return ctx.via_jax(transform, x)
+        kind = FftType.IFFT if self.inverse else FftType.FFT
+        lengths = ctx.avals_in[0].shape[-self.ndim :] if self.ndim else ()
+        return ctx.via_jax(lambda v: separable_fft(v, kind, lengths), x)
 
 
-def fft(x: ArrayLike, ndim: int = 1, inverse: bool = False) -> Value:
-    """The discrete Fourier transform of the complex `x` over its last `ndim` dimensions."""
-    return Fft(ndim, inverse)(x)
+class RealFft(Linear):
+    """The transform of real values over the last `ndim` dimensions, without its redundant half.
+
+    The last dimension, of length n, becomes n // 2 + 1: the other terms are conjugates of these.
+    """
+
+    ndim: int = 1
+    samples = (
+        sample(f32[2, 5], dtypes=("f32", "f64")),
+        sample(f32[3, 4], ndim=2, dtypes=("f32", "f64")),
+        sample(f32[2, 2, 1, 3], ndim=4, dtypes=("f32", "f64")),
+    )
+
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
+        if x.dtype not in (np.float32, np.float64):
+            raise DTypeError(
+                f"real_fft: the operand must be float32 or float64; got {x!r}", fix="Convert it."
+            )
+        check_fft_shape(self.name, x, self.ndim)
+        shape = (*x.shape[:-1], x.shape[-1] // 2 + 1)
+        return x.update(shape=shape, dtype=complex_dtype(x.dtype))
+
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
+        # The inverse counts each term twice but those that are their own conjugates.
+        lengths = x.shape[-self.ndim :]
+        size = math.prod(lengths)
+        weighted = _scale_terms(ops.conj(ct), lengths[-1], size, size / 2)
+        return (InverseRealFft(lengths)(weighted),)
+
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
+        return self(ops.moveaxis(args[0], dims[0], 0)), 0
+
+    def numpy(self, x: NumPyArray) -> ArrayLike:
+        return np.fft.rfftn(x, axes=range(-self.ndim, 0))
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
+        lengths = ctx.avals_in[0].shape[-self.ndim :]
+        return ctx.via_jax(lambda v: separable_fft(v, FftType.RFFT, lengths), x)
+
+
+class InverseRealFft(Linear):
+    """The real values of shape `lengths`, over the last dimensions, whose `real_fft` is the operand.
+
+    The imaginary parts of terms that are their own conjugates are ignored.
+    """
+
+    lengths: Dims
+    samples = (
+        sample(c64[2, 3], lengths=(5,)),
+        sample(c64[3, 3], lengths=(3, 4)),
+        sample(c64[2, 2, 1, 1], lengths=(2, 2, 1, 1)),
+    )
+
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
+        if not is_complex(x.dtype):
+            raise DTypeError(
+                f"inverse_real_fft: the operand must be complex; got {x!r}", fix="Convert it."
+            )
+        ndim = len(self.lengths)
+        check_fft_shape(self.name, x, ndim)
+        expected = (*self.lengths[:-1], self.lengths[-1] // 2 + 1)
+        if not ndim or x.shape[x.ndim - ndim :] != expected or self.lengths[-1] < 1:
+            raise ShapeError(
+                f"inverse_real_fft: for lengths {self.lengths} the operand must end with the "
+                f"dimensions {expected}; got {x!r}"
+            )
+        return x.update(shape=(*x.shape[: x.ndim - ndim], *self.lengths), dtype=real_dtype(x.dtype))
+
+    def transpose(self, ct: Value, x: Value) -> Cotangents:
+        out = ops.conj(RealFft(len(self.lengths))(ct))
+        size = math.prod(self.lengths)
+        return (_scale_terms(out, self.lengths[-1], 1 / size, 2 / size),)
+
+    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
+        return self(ops.moveaxis(args[0], dims[0], 0)), 0
+
+    def numpy(self, x: NumPyArray) -> ArrayLike:
+        return np.fft.irfftn(x, self.lengths, axes=range(-len(self.lengths), 0))
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
+        return ctx.via_jax(lambda v: separable_fft(v, FftType.IRFFT, self.lengths), x)
+
+
+def check_fft_shape(name: str, x: ShapedArray, ndim: int) -> None:
+    """Raise ShapeError unless `x` has `ndim` last dimensions with elements."""
+    if x.ndim < ndim or 0 in x.shape[x.ndim - ndim :]:
+        raise ShapeError(f"{name}: there must be {ndim} dimensions with elements; got {x!r}")
+
+
+def _scale_terms(x: Value, n: int, scale: float, for_pairs: float) -> Value:
+    """The half `x` of the transform of `n` values, scaled; terms that stand for two by `for_pairs`."""
+    k = ops.broadcasted_iota(np.int32, x.shape, x.ndim - 1)
+    is_pair = ops.bitwise_and(ops.gt(k, 0), ops.lt(ops.mul(k, 2), n))
+    return ops.select(is_pair, ops.mul(x, for_pairs), ops.mul(x, scale))
+
+
+def separable_fft(x: Value, kind: FftType, lengths: Dims) -> Value:
+    """JAX's transform over any number of dimensions, as transforms over at most three, XLA's limit."""
+    if len(lengths) <= _MAX_XLA_NDIM:
+        return lax.fft(x, kind, lengths) if lengths else x
+    outer = lengths[:-_MAX_XLA_NDIM]
+    inverse = kind in (FftType.IFFT, FftType.IRFFT)
+    outer_kind = FftType.IFFT if inverse else FftType.FFT
+    first = x.ndim - len(lengths)
+    sources = range(first, first + len(outer))
+
+    def over_outer(v: Value) -> Value:
+        moved = jnp.moveaxis(v, sources, range(-len(outer), 0))
+        return jnp.moveaxis(separable_fft(moved, outer_kind, outer), range(-len(outer), 0), sources)
+
+    # The transform between real and complex values is the first or, inverted, the last.
+    inner = lengths[-_MAX_XLA_NDIM:]
+    return lax.fft(over_outer(x), kind, inner) if inverse else over_outer(lax.fft(x, kind, inner))
+
+
+def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Value:
+    """The discrete Fourier transform of `x` over its last dimensions, of the lengths `fft_lengths`.
+
+    `fft_type` is "fft", "ifft", or, between real values and the first half of their transform, "rfft"
+    or "irfft"; or it is a `FftType`. Without lengths the result is `x`, converted.
+
+    >>> import numpy
+    >>> from functx import lax
+    >>> lax.fft(numpy.array([1.0, 2.0, 3.0]), lax.FftType.RFFT, (3,)).real.tolist()
+    [6.0, -1.5]
+    """
+    kind = fft_type.upper() if isinstance(fft_type, str) else getattr(fft_type, "name", None)
+    if kind not in FftType.__members__:
+        raise ArgumentError(
+            f"fft: fft_type must be one of {', '.join(FftType.__members__)}; got {fft_type!r}"
+        )
+    aval = aval_of(x)
+    if kind == "RFFT" and is_complex(aval.dtype):
+        raise ArgumentError(f"fft: the operand of RFFT must be real; got {aval!r}")
+    dtype = inexact_dtype(aval.dtype)
+    x = ops.convert_element_type(x, dtype if kind == "RFFT" else complex_dtype(dtype))
+    lengths = tuple([as_int("fft: fft_lengths", n) for n in fft_lengths])
+    if not lengths:
+        return x
+    if kind == "IRFFT":
+        return InverseRealFft(lengths)(x)
+    if aval.shape[-len(lengths) :] != lengths:
+        raise ShapeError(f"fft: the last dimensions must have the lengths {lengths}; got {aval!r}")
+    return RealFft(len(lengths))(x) if kind == "RFFT" else Fft(len(lengths), kind == "IFFT")(x)

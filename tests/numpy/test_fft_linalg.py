@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import functx.numpy as xp
-from functx import grad, hessian, jit, vmap
+from functx import grad, hessian, jit, lax, make_ir, vmap
 from functx.core.errors import FunctxError
 
 R = np.random.RandomState(0)
@@ -26,6 +26,12 @@ TRANSFORMS = [
     ("irfft", z, {}),
     ("irfft", z, {"n": 7}),
     ("irfft", z, {"axis": 1, "norm": "ortho"}),
+    ("rfftn", x, {"axes": (2, 0), "s": (4, 5)}),
+    ("rfft2", x, {"norm": "ortho"}),
+    ("irfftn", z, {"s": (3, 4, 7)}),
+    ("irfft2", z, {"axes": (0, 2), "norm": "forward"}),
+    ("hfft", z, {"n": 6, "axis": 1, "norm": "ortho"}),
+    ("ihfft", x, {"norm": "forward"}),
     ("fftshift", x, {}),
     ("ifftshift", x, {"axes": 1}),
 ]
@@ -81,6 +87,35 @@ def test_unknown_orders_and_scalings_are_refused():
         lambda: xp.fft.fft(z, norm="none"),
         lambda: xp.fft.rfft(z),
         lambda: xp.fft.fft(z, n=0),
+    ):
+        with pytest.raises(FunctxError):
+            call()
+
+
+def test_real_transforms_need_half_the_work():
+    program = str(make_ir(lambda v: xp.fft.irfftn(xp.fft.rfftn(v), (3, 4, 5)))(x))
+    assert "real_fft[ndim=3]" in program and "inverse_real_fft" in program
+    assert " fft" not in program
+
+
+@pytest.mark.parametrize("kind", ["fft", "IFFT", lax.FftType.RFFT, "irfft"])
+def test_transforms_of_lax_equal_those_of_jax(kind):
+    a = x if kind == lax.FftType.RFFT else z[..., :3] if kind == "irfft" else z
+    lengths = (4, 5)
+    got, want = lax.fft(a, kind, lengths), jax.lax.fft(a, kind, lengths)
+    assert got.shape == want.shape and got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_transforms_of_lax_refuse_what_does_not_fit():
+    for call in (
+        lambda: lax.fft(x, "dft", (5,)),
+        lambda: lax.fft(z, "rfft", (5,)),
+        lambda: lax.fft(x, "fft", (4,)),
+        lambda: lax.fft(z, "irfft", (4,)),
+        lambda: xp.fft.irfft(z[..., :1]),
+        lambda: xp.fft.rfftn(x, (2, 3), axes=(0,)),
+        lambda: xp.fft.hfft(z, norm="full"),
     ):
         with pytest.raises(FunctxError):
             call()
