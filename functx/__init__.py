@@ -2,14 +2,80 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+# JAX's own names about devices, settings, types and profiling.
 from jax import Array as Array
+from jax import Device as Device
+from jax import NamedSharding as NamedSharding
+from jax import P as P
+from jax import ShapeDtypeStruct as ShapeDtypeStruct
+from jax import Shard as Shard
+from jax import allow_f16_reductions as allow_f16_reductions
+from jax import array_garbage_collection_guard as array_garbage_collection_guard
+from jax import auto_pcast as auto_pcast
+from jax import block_until_ready as block_until_ready
+from jax import check_tracer_leaks as check_tracer_leaks
+from jax import checking_leaks as checking_leaks
+from jax import copy_to_host_async as copy_to_host_async
+from jax import debug_infs as debug_infs
+from jax import debug_key_reuse as debug_key_reuse
+from jax import debug_nans as debug_nans
+from jax import default_backend as default_backend
+from jax import default_device as default_device
+from jax import default_matmul_precision as default_matmul_precision
+from jax import default_prng_impl as default_prng_impl
+from jax import device_count as device_count
+from jax import device_get as device_get
+from jax import device_put as device_put
+from jax import devices as devices
+from jax import disable_jit as disable_jit
+from jax import ds as ds
+from jax import enable_checks as enable_checks
+from jax import enable_custom_prng as enable_custom_prng
+from jax import enable_x64 as enable_x64
+from jax import ensure_compile_time_eval as ensure_compile_time_eval
+from jax import explain_cache_misses as explain_cache_misses
+from jax import host_count as host_count
+from jax import host_id as host_id
+from jax import host_ids as host_ids
+from jax import jax2tf_associative_scan_reductions as jax2tf_associative_scan_reductions
+from jax import legacy_prng_key as legacy_prng_key
+from jax import live_arrays as live_arrays
+from jax import local_device_count as local_device_count
+from jax import local_devices as local_devices
+from jax import log_compiles as log_compiles
+from jax import make_array_from_callback as make_array_from_callback
+from jax import make_array_from_process_local_data as make_array_from_process_local_data
+from jax import make_array_from_single_device_arrays as make_array_from_single_device_arrays
+from jax import make_mesh as make_mesh
+from jax import make_user_context as make_user_context
+from jax import memory as memory
+from jax import no_execution as no_execution
+from jax import no_tracing as no_tracing
+from jax import numpy_dtype_promotion as numpy_dtype_promotion
+from jax import numpy_rank_promotion as numpy_rank_promotion
+from jax import print_environment_info as print_environment_info
+from jax import process_count as process_count
+from jax import process_index as process_index
+from jax import process_indices as process_indices
+from jax import remove_size_one_mesh_axis_from_type as remove_size_one_mesh_axis_from_type
+from jax import reshard as reshard
+from jax import set_mesh as set_mesh
+from jax import smap as smap
+from jax import softmax_custom_jvp as softmax_custom_jvp
+from jax import thread_guard as thread_guard
+from jax import threefry_partitionable as threefry_partitionable
+from jax import transfer_guard as transfer_guard
+from jax import transfer_guard_device_to_device as transfer_guard_device_to_device
+from jax import transfer_guard_device_to_host as transfer_guard_device_to_host
+from jax import transfer_guard_host_to_device as transfer_guard_host_to_device
+from jax import typeof as typeof
 
 from functx.core.caches import garbage_collection as _garbage_collection
 
 with _garbage_collection.paused_for_import():
-    from functx.core import errors, tree
     from functx.core.caches import cache_info, clear_caches
     from functx.core.config import config
+    from functx.core.jax_modules import share_modules_of_jax as _share_modules_of_jax
     from functx.core.missing_names import load_on_first_use as _load_on_first_use
     from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
     from functx.core.primitive import Primitive
@@ -28,7 +94,9 @@ if _TYPE_CHECKING:
         debug,
         decomp,
         effects,
+        errors,
         export,
+        flatten_util,
         lax,
         library,
         lowering,
@@ -39,6 +107,8 @@ if _TYPE_CHECKING:
         scipy,
         testing,
         tools,
+        tree,
+        tree_util,
     )
     from functx.api import *
     from functx.custom.operators.definition import custom_op
@@ -76,6 +146,7 @@ __all__ = [
     "errors",
     "eval_shape",
     "export",
+    "flatten_util",
     "float0",
     "from_jax",
     "functional_call",
@@ -87,6 +158,7 @@ __all__ = [
     "hvp",
     "io_callback",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jit",
     "jvp",
@@ -110,6 +182,7 @@ __all__ = [
     "tools",
     "trace",
     "tree",
+    "tree_util",
     "value_and_grad",
     "vjp",
     "vmap",
@@ -130,10 +203,12 @@ _load_on_first_use(
             "debug",
             "decomp",
             "effects",
+            "errors",
             "export",
+            "flatten_util",
         ),
         *("interop", "lax", "library", "lowering", "nn", "numpy", "ops", "passes", "random"),
-        *("scipy", "testing", "tools", "transforms"),
+        *("scipy", "testing", "tools", "transforms", "tree", "tree_util"),
     ),
     names={
         "create_functional_call": "functx.module_calls",
@@ -146,4 +221,5 @@ _load_on_first_use(
     others="functx.api",
 )
 
+_share_modules_of_jax(__name__)
 _filter_tracebacks()

@@ -18,7 +18,7 @@ with _garbage_collection.paused_for_import():
     from functx.ops.callbacks import io_callback, pure_callback
     from functx.transforms.decompose import decompose
     from functx.transforms.grad import grad, grad_and_value, value_and_grad
-    from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
+    from functx.transforms.jacobian import hessian, hvp, jacfwd, jacobian, jacrev
     from functx.transforms.jvp import jvp, linearize, vjp
     from functx.transforms.linear_transpose import linear_transpose
     from functx.transforms.make_ir import eval_shape, functionalize, make_ir, trace
@@ -43,6 +43,7 @@ __all__ = [
     "hvp",
     "io_callback",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jit",
     "jvp",

@@ -6,8 +6,21 @@ import difflib
 import inspect
 import sys
 
+from jax.errors import InconclusiveDimensionOperation, JaxRuntimeError, KeyReuseError
+
 from functx.core import errors
 from functx.core.errors import *  # noqa: F403
+
+# The classes that are raised where JAX raises those of these names, so that programs can catch them.
+JAXTypeError = errors.FunctxError
+ConcretizationTypeError = errors.ConcretizationError
+TracerBoolConversionError = errors.ConcretizationError
+TracerIntegerConversionError = errors.ConcretizationError
+TracerArrayConversionError = errors.ForeignCodeError
+JAXIndexError = errors.IndexingError
+NonConcreteBooleanIndexError = errors.IndexingError
+UnexpectedTracerError = errors.EscapedTracerError
+JaxprTypeError = errors.ProgramError
 
 
 def error_classes() -> dict[str, type[errors.FunctxError]]:

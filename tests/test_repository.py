@@ -25,11 +25,14 @@ LAYERS = [
     "core",  # programs, primitives, tracing
     "ops",  # the primitives
     "errors",  # the errors, and the command that prints their pages
+    "tree",  # pytrees
+    "tree_util",
     "aten",  # PyTorch's names of primitives
     "transforms",  # rewrites, and the public transforms
     "passes",  # optimizations, some of which derivatives use through hooks of transforms
     "lowering",  # StableHLO, executables, jit
     "numpy",
+    "flatten_util",  # pytrees as vectors
     "custom",  # rules, checkpoints, operators and solvers of users
     "lax",
     "random",
@@ -228,7 +231,7 @@ import sys, jax
 before = {*sys.modules}
 import functx
 new = {*sys.modules} - before
-of_functx = {name for name in new if name.startswith("functx")}
+of_functx = {name for name in new if sys.modules[name].__name__.startswith("functx")}
 assert all(name == "functx" or name.startswith("functx.core") for name in of_functx), of_functx
 assert len(of_functx) < 25, of_functx
 assert not [name for name in new if name.startswith("jax")], new

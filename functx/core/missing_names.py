@@ -126,8 +126,6 @@ _NUMPY_FUNCTIONS = [
 
 _SUGGESTIONS = {
     "jax.make_jaxpr": "in its place write functx.make_ir(f)(*args), the program of f",
-    "jax.jacobian": "in its place write functx.jacrev",
-    "jax.tree_util": "there is functx.tree",
     "jax.custom_gradient": "in its place write functx.custom_vjp",
     "jax.pmap": "in its place write functx.shard_map",
     "jax.numpy.roots": "in its place write jax.numpy.roots(p, strip_zeros=False)",

@@ -77,9 +77,9 @@ def _check_sortable_keys(tree: PyTree) -> None:
             pending += part
 
 
-def unflatten(structure: TreeDef | TreeDefWithStatic, leaves: Iterable[object]) -> PyTree:
-    """The pytree of a structure with these leaves."""
-    return structure.unflatten(leaves)
+def unflatten(treedef: TreeDef | TreeDefWithStatic, leaves: Iterable[object]) -> PyTree:
+    """The pytree of the structure `treedef` with these leaves."""
+    return treedef.unflatten(leaves)
 
 
 class TreeDefWithStatic(NamedTuple):

@@ -37,6 +37,9 @@ NAMESPACES = (
     "random",
     "random.generator",
     "scipy.special",
+    "tree",
+    "tree_util",
+    "flatten_util",
     "checkpoint_policies",
     "custom",
     "custom_batching",
@@ -70,7 +73,6 @@ def ops_page() -> str:
     """The functions and classes of the namespaces that users call."""
     lines = [
         "# Functions by namespace\n",
-        "The functions of `functx.tree` are those of `jax.tree`.\n",
     ]
     for space in NAMESPACES:
         module = attrgetter(space)(functx)

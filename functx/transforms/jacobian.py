@@ -111,6 +111,9 @@ def jacrev(
     )
 
 
+jacobian = jacrev
+
+
 def hessian(
     fun: Function | None = None,
     argnums: Argnums = 0,

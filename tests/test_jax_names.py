@@ -1,0 +1,111 @@
+"""Programs written for JAX, with functx in its place: `import functx as jax`."""
+
+import importlib
+
+import numpy as onp
+import pytest
+
+import functx as jax
+import functx.numpy as jnp
+from functx import errors
+from functx.flatten_util import ravel_pytree
+
+MODULES = ["sharding", "profiler", "stages", "dtypes", "dlpack", "monitoring", "distributed", "typing"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_of_devices_and_settings_are_jax_s(name):
+    ours, theirs = (importlib.import_module(f"{package}.{name}") for package in ("functx", "jax"))
+    assert ours is theirs is getattr(jax, name)
+
+
+def test_devices_and_values_are_handled_by_jax():
+    x = jax.device_put(jnp.arange(3.0), jax.devices()[0])
+    tree = jax.block_until_ready({"x": x, "y": jnp.ones(2)})
+    assert isinstance(jax.device_get(tree)["x"], onp.ndarray)
+    assert jax.eval_shape(jnp.sin, jax.ShapeDtypeStruct((3,), "float32")).shape == (3,)
+    assert jax.typeof(x).shape == (3,)
+
+
+def test_a_device_put_in_a_transformed_function_stays():
+    def f(x):
+        return (jax.device_put(x, jax.devices()[0]) ** 2).sum()
+
+    onp.testing.assert_allclose(jax.jit(jax.grad(f))(jnp.arange(3.0)), [0, 2, 4])
+    onp.testing.assert_allclose(jax.vmap(f)(jnp.ones((2, 3))), [3, 3])
+
+
+@pytest.mark.parametrize(
+    ("name", "f"),
+    [
+        ("ConcretizationTypeError", lambda x: float(x[0])),
+        ("TracerBoolConversionError", lambda x: 1 if x[0] > 0 else 2),
+        ("TracerIntegerConversionError", lambda x: "abc"[x[0].astype(int)]),
+        ("TracerArrayConversionError", onp.asarray),
+        ("NonConcreteBooleanIndexError", lambda x: x[x > 0]),
+        ("JAXTypeError", onp.asarray),
+    ],
+)
+def test_an_error_is_caught_by_the_name_that_jax_gives_it(name, f):
+    with pytest.raises(getattr(errors, name)):
+        jax.jit(f)(jnp.ones(3))
+
+
+@jax.tree_util.register_pytree_node_class
+class Pair:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def tree_flatten(self):
+        return (self.first, self.second), None
+
+    @classmethod
+    def tree_unflatten(cls, data, children):
+        return cls(*children)
+
+
+def test_a_registered_class_is_a_node_of_both_namespaces():
+    doubled = jax.tree_util.tree_map(lambda x: 2 * x, Pair(1, [2]))
+    assert jax.tree.leaves(doubled) == jax.tree_util.tree_leaves(doubled) == [2, 4]
+    grads = jax.grad(lambda p: p.first * p.second[0])(Pair(1.0, [3.0]))
+    assert (float(grads.first), float(grads.second[0])) == (3, 1)
+
+
+class TestRavelPytree:
+    mixed = (onp.ones(2, "f4"), {"n": onp.ones((2, 2), "i4"), "z": onp.ones((0, 3), "c8")}, 1.0)
+
+    def test_leaves_come_back_in_their_shapes_and_dtypes(self):
+        vector, unravel = ravel_pytree(self.mixed)
+        assert (vector.shape, vector.dtype) == ((7,), onp.complex64)
+        back = jax.tree.leaves(unravel(vector))
+        assert [x.dtype.char for x in back] == ["f", "i", "F", "f"]
+        assert [x.shape for x in back] == [(2,), (2, 2), (0, 3), ()]
+
+    def test_one_dtype_may_come_back_in_another(self):
+        _, unravel = ravel_pytree([jnp.ones(2), jnp.ones(())])
+        assert unravel(jnp.ones(3, "float16"))[0].dtype == onp.float16
+
+    def test_functions_of_one_structure_are_equal(self):
+        unravel, other = ravel_pytree(self.mixed)[1], ravel_pytree(self.mixed)[1]
+        assert unravel == other
+        assert hash(unravel) == hash(other)
+
+    def test_under_transforms(self):
+        def f(x):
+            vector, unravel = ravel_pytree({"a": x, "b": 2 * x})
+            return unravel(vector**2)["b"].sum()
+
+        x = jnp.arange(6.0).reshape(2, 3)
+        onp.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(f)))(x), 8 * x)
+        onp.testing.assert_allclose(jax.hessian(f)(x[0]), 8 * onp.eye(3))
+
+    def test_other_vectors_are_refused(self):
+        _, unravel = ravel_pytree(self.mixed)
+        with pytest.raises(errors.ShapeError, match="must have the 7 elements"):
+            unravel(jnp.ones(6, complex))
+        with pytest.raises(errors.DTypeError, match="must have the dtype"):
+            unravel(jnp.ones(7))
+
+    def test_no_leaves(self):
+        vector, unravel = ravel_pytree({})
+        assert (vector.shape, vector.dtype, unravel(vector)) == ((0,), onp.float32, {})
