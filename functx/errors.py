@@ -6,7 +6,9 @@ import difflib
 import inspect
 import sys
 
-from jax.errors import InconclusiveDimensionOperation, JaxRuntimeError, KeyReuseError
+from jax.errors import InconclusiveDimensionOperation as InconclusiveDimensionOperation
+from jax.errors import JaxRuntimeError as JaxRuntimeError
+from jax.errors import KeyReuseError as KeyReuseError
 
 from functx.core import errors
 from functx.core.errors import *  # noqa: F403
