@@ -10,7 +10,16 @@ import functx.numpy as jnp
 from functx import errors
 from functx.flatten_util import ravel_pytree
 
-MODULES = ["sharding", "profiler", "stages", "dtypes", "dlpack", "monitoring", "distributed", "typing"]
+MODULES = [
+    "sharding",
+    "profiler",
+    "stages",
+    "dtypes",
+    "dlpack",
+    "monitoring",
+    "distributed",
+    "typing",
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
