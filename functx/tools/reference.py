@@ -248,7 +248,9 @@ def _signature(value: Function) -> str:
     except (ValueError, TypeError):
         return "(...)"
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
-    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    # A default that is an object prints with its address.
+    return re.sub(r"<[\w.]+ object at 0x\w+>", "...", text)
 
 
 def _first_line(value: object) -> str:
