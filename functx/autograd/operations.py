@@ -136,7 +136,7 @@ def record_split(
         outs.append(x)
     if split.is_active:
         node = OperationNode(split, edges, values[count:])
-        for n in split.differentiable:
+        for n in split.with_history:
             outs[n]._edge = make_edge((node, n))
         save_residuals(node, args, operands, outs)
     return outs

@@ -42,6 +42,7 @@ from functx.core.typing import (
 from functx.ops.families import (
     Binary,
     Linear,
+    PiecewiseConstant,
     Unary,
     broadcast_scalar,
     unary_function,
@@ -253,11 +254,9 @@ def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int)
     return ReducePrecision(exponent_bits, mantissa_bits)(operand)
 
 
-class Floor(Unary):
+class Floor(PiecewiseConstant):
     """The largest integer that is not above x."""
 
-    accepts = "f"
-    differentiable = False
     numpy = np.floor
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
@@ -266,11 +265,9 @@ class Floor(Unary):
         return stablehlo.floor(x)
 
 
-class Ceil(Unary):
+class Ceil(PiecewiseConstant):
     """The smallest integer that is not below x."""
 
-    accepts = "f"
-    differentiable = False
     numpy = np.ceil
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
@@ -279,12 +276,10 @@ class Ceil(Unary):
         return stablehlo.ceil(x)
 
 
-class Round(Unary):
+class Round(PiecewiseConstant):
     """The nearest integer; halves go away from zero, or to the even neighbour if `to_even`."""
 
     to_even: bool = False
-    accepts = "f"
-    differentiable = False
     rounding = EXACT
     samples = sample(f32[3, 4]), sample(f32[3, 4], to_even=True)
 
