@@ -210,7 +210,7 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Value:
     swapped = ops.gt(a, b)
     a, b = ops.select(swapped, b, a), ops.select(swapped, a, b)
     total, ratio = ops.add(a, b), ops.div(a, b)
-    remainder = ops.sub(_stirling_remainder(b), _stirling_remainder(total))
+    remainder = ops.sub(stirling_remainder(b), stirling_remainder(total))
     # log gamma(b) - log gamma(a + b), by Stirling's formula for both
     difference = ops.add(
         ops.sub(a, ops.mul(ops.sub(total, 0.5), ops.log1p(ratio))),
@@ -221,18 +221,18 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Value:
         ops.mul(ops.sub(a, 0.5), ops.log1p(ops.div(b, a))), ops.mul(b, ops.log1p(ratio))
     )
     half = ops.mul(0.5, ops.sub(math.log(2 * math.pi), ops.log(b)))
-    for_large_both = ops.add(ops.sub(half, terms), ops.add(_stirling_remainder(a), remainder))
-    large = ops.bitwise_and(ops.ge(b, _STIRLING_MIN), ops.ge(total, _STIRLING_MIN))
-    by_stirling = ops.select(ops.ge(a, _STIRLING_MIN), for_large_both, for_large_b)
+    for_large_both = ops.add(ops.sub(half, terms), ops.add(stirling_remainder(a), remainder))
+    large = ops.bitwise_and(ops.ge(b, STIRLING_MIN), ops.ge(total, STIRLING_MIN))
+    by_stirling = ops.select(ops.ge(a, STIRLING_MIN), for_large_both, for_large_b)
     return ops.select(large, by_stirling, direct)
 
 
-_STIRLING_MIN = 10.0
+STIRLING_MIN = 10.0
 """The smallest argument for which Stirling's series is exact in double precision."""
 _STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
-def _stirling_remainder(z: ArrayLike) -> Value:
+def stirling_remainder(z: ArrayLike) -> Value:
     """log gamma(z) - ((z - 1/2) log(z) - z + log(2 pi) / 2) for large z."""
     inverse = ops.div(1.0, z)
     square = ops.mul(inverse, inverse)

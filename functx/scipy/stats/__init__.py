@@ -1,0 +1,16 @@
+"""Statistics, with the names and signatures of `jax.scipy.stats`; each distribution is a module.
+
+>>> import numpy
+>>> from functx.scipy.stats import norm
+>>> norm.cdf(numpy.array([-1.0, 0.0]), scale=2.0).round(4).tolist()
+[0.3085, 0.5]
+"""
+
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
+from functx.scipy.stats.continuous import ELEMENTARY_DISTRIBUTIONS as _ELEMENTARY
+from functx.scipy.stats.discrete import DISCRETE_DISTRIBUTIONS as _DISCRETE
+from functx.scipy.stats.distribution import add_modules as _add_modules
+from functx.scipy.stats.gamma_and_beta import GAMMA_AND_BETA_DISTRIBUTIONS as _GAMMA_AND_BETA
+
+_suggest_alternatives("jax.scipy.stats", __name__)
+_add_modules(__name__, [*_ELEMENTARY, *_GAMMA_AND_BETA, *_DISCRETE])

@@ -1,0 +1,100 @@
+"""Logarithms of probabilities without cancellation between large terms, by Loader's saddle-point expansion.
+
+C. Loader, Fast and Accurate Computation of Binomial Probabilities, 2000.
+"""
+
+from __future__ import annotations
+
+import math
+
+from functx.core.samples import Rounding, f32, sample
+from functx.core.typing import Tangent, Value
+from functx.nn.activations import log1mexp
+from functx.numpy.operators import abs
+from functx.numpy.ufuncs import exp, log, log1p, where
+from functx.ops.families import Binary, binary_function
+from functx.scipy.special import (
+    STIRLING_MIN,
+    erf,
+    gammaln,
+    log_ndtr,
+    ndtr,
+    stirling_remainder,
+    xlogy,
+)
+
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+def log_poisson(k: Value, mu: Value) -> Value:
+    """k log(mu) - mu - log(gamma(k + 1)), the logarithm of the Poisson probability of k."""
+    is_large = k > STIRLING_MIN
+    large = where(is_large, k, STIRLING_MIN)
+    saddle_point = -deviance(large, mu) - log(large * (2 * math.pi)) / 2 - stirling_remainder(large)
+    return where(is_large, saddle_point, xlogy(k, mu) - mu - gammaln(k + 1))
+
+
+def log_binomial(k: Value, n: Value, p: Value) -> Value:
+    """The logarithm of the probability of k successes in n trials, each of probability p."""
+    return log_poisson(k, n * p) + log_poisson(n - k, n * (1 - p)) - log_poisson(n, n)
+
+
+def deviance(k: Value, mu: Value) -> Value:
+    """k log(k / mu) + mu - k, which is 0 for equal arguments."""
+    # With v = (mu - k) / (mu + k) it is (mu - k) v - 2 k (atanh(v) - v).
+    v = (mu - k) / (mu + k)
+    is_near = abs(v) < 0.1
+    v = where(is_near, v, 0.0)
+    square = v * v
+    series = sum([square**n / (2 * n + 3) for n in range(8)])
+    return where(is_near, (mu - k) * v - 2 * k * v * square * series, mu - k - k * log(mu / k))
+
+
+def log_one_plus_square(z: Value) -> Value:
+    """log(1 + z**2), also where the square overflows."""
+    is_large = abs(z) > 1e9
+    return where(is_large, 2 * log(abs(z)), log1p(where(is_large, 1.0, z) ** 2))
+
+
+def log_probability(p: Value, complement: Value) -> Value:
+    """log(p), by `complement` = 1 - p where p is near 1."""
+    return where(p < 0.5, log(p), log1p(-complement))
+
+
+class LogNormalMass(Binary):
+    """The logarithm of the probability that a standard normal variable is in [a, b], a < b."""
+
+    accepts = "f"
+    rounding = Rounding(ulps=64.0)
+    samples = (
+        sample(f32[3, 4], f32[3, 4], domain={0: (-4.0, -0.5), 1: (0.5, 4.0)}),
+        sample(f32[()], f32[3], domain={0: (1.0, 2.0), 1: (2.5, 4.0)}),
+        sample(
+            f32[3],
+            f32[3],
+            values={0: [-math.inf, 0.0, -math.inf], 1: [0.0, math.inf, math.inf]},
+            gradients={
+                0: [0.0, -math.sqrt(2 / math.pi), 0.0],
+                1: [math.sqrt(2 / math.pi), 0.0, 0.0],
+            },
+        ),
+    )
+
+    def partial(self, i: int, t: Value, out: Value, *ends: Value) -> Tangent:
+        density = exp((ends[i] * ends[i] + LOG_TWO_PI) / -2 - out)
+        return t * (density if i else -density)
+
+    def decompose(self, a: Value, b: Value) -> Value:
+        # By symmetry, an interval on one side of 0 is taken to be above it.
+        is_negative, is_positive = b <= 0, a > 0
+        low, high = where(is_negative, -b, a), where(is_negative, -a, b)
+        is_central = ~(is_negative | is_positive)
+        low, high = where(is_central, 1.0, low), where(is_central, 2.0, high)
+        tail = log_ndtr(-low) + log1mexp(log_ndtr(-low) - log_ndtr(-high))
+        root = math.sqrt(0.5)
+        half = (erf(b * root) - erf(a * root)) / 2
+        central = log_probability(half, ndtr(a) + ndtr(-b))
+        return where(is_central, central, tail)
+
+
+log_normal_mass = binary_function(LogNormalMass)

@@ -1,0 +1,149 @@
+"""`functx.scipy.stats` against SciPy's functions, and derivatives against differences of those."""
+
+import importlib
+import inspect
+
+import jax
+import jax.scipy.stats as theirs
+import numpy as np
+import pytest
+import scipy.stats as reference
+
+import functx as fx
+from functx.scipy import stats as ours
+from functx.scipy.stats.distribution import DISTRIBUTIONS
+
+random = np.random.RandomState(0)
+SIZE = 6
+RANGES = {
+    "a": (0.3, 5.0),
+    "b": (0.3, 5.0),
+    "beta": (0.6, 4.0),
+    "c": (0.05, 0.95),
+    "df": (0.5, 9.0),
+    "kappa": (0.1, 6.0),
+    "loc": (-1.0, 1.0),
+    "mu": (0.2, 9.0),
+    "p": (0.05, 0.95),
+    "q": (0.05, 0.95),
+    "scale": (0.4, 2.0),
+    ("truncnorm", "a"): (-4.0, 0.5),
+    ("truncnorm", "b"): (1.0, 4.0),
+}
+"""The ranges of arguments."""
+STANDARD = {
+    **dict.fromkeys(("beta", "uniform"), (0.05, 0.95)),
+    **dict.fromkeys(("chi2", "expon", "gamma"), (0.1, 4.0)),
+    **dict.fromkeys(("pareto",), (1.1, 4.0)),
+    **dict.fromkeys(("truncnorm",), (0.5, 1.0)),
+    **dict.fromkeys(("wrapcauchy",), (0.1, 6.0)),
+}
+"""The ranges of (x - loc) / scale inside of the supports."""
+
+
+def functions():
+    return [(name, function) for name, x in DISTRIBUTIONS.items() for function in x.functions]
+
+
+def arguments(name, function):
+    """Arguments at which the function is smooth, as a dictionary."""
+    drawn = {}
+    variable, *rest = DISTRIBUTIONS[name].arguments(function)
+    for argument in rest:
+        low, high = RANGES.get((name, argument), RANGES.get(argument, (0, 0)))
+        drawn[argument] = random.uniform(low, high, SIZE)
+    if "n" in drawn:
+        drawn["n"] = random.randint(3, 9, SIZE).astype(float)
+    if variable == "k":
+        drawn["loc"] = np.ones(SIZE)
+        k = random.randint(1, 4, SIZE) if name != "bernoulli" else random.randint(0, 2, SIZE)
+        x = k + (function != "cdf") * 1.0
+        drawn = drawn if (name, function) != ("bernoulli", "cdf") else {"p": drawn["p"]}
+    elif variable == "x" and function not in ("ppf", "isf"):
+        z = random.uniform(*STANDARD.get(name, (-3.0, 3.0)), SIZE)
+        x = z * drawn.get("scale", 1.0) + drawn.get("loc", 0.0)
+    else:
+        x = random.uniform(*RANGES.get(variable, RANGES["q"]), SIZE)
+        x = random.uniform(*RANGES["q"], SIZE) if function in ("ppf", "isf") else x
+    return {variable: x, **drawn}
+
+
+CALLS = {call: list(arguments(*call).values()) for call in functions()}
+
+
+def call(namespace, name, function, args):
+    return getattr(getattr(namespace, name), function)(*args)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_values_are_those_of_scipy(dtype):
+    args = {c: [x.astype(dtype) for x in xs] for c, xs in CALLS.items()}
+
+    def together(args):
+        return {c: call(ours, *c, xs) for c, xs in args.items()}
+
+    with jax.enable_x64(dtype == "float64"):
+        found = fx.jit(together)(args)
+    tolerance = 1e-9 if dtype == "float64" else 1e-4
+    for c, xs in args.items():
+        expected = call(reference, *c, [x.astype("float64") for x in xs])
+        assert found[c].dtype == dtype
+        np.testing.assert_allclose(found[c], expected, tolerance, tolerance / 10, err_msg=str(c))
+
+
+def differences(name, function, args, i, step=1e-5):
+    """The central difference of SciPy's function in argument `i`."""
+    below, above = ([x - s * (j == i) for j, x in enumerate(args)] for s in (step, -step))
+    return (call(reference, name, function, above) - call(reference, name, function, below)) / (
+        2 * step
+    )
+
+
+def test_derivatives_in_all_arguments_are_those_of_differences():
+    with jax.enable_x64(True):
+
+        @fx.jit
+        def gradients(args):
+            return {
+                c: fx.grad(lambda xs, c=c: call(ours, *c, xs).sum())(xs) for c, xs in args.items()
+            }
+
+        found = gradients(CALLS)
+    for c, xs in CALLS.items():
+        for i, argument in enumerate(DISTRIBUTIONS[c[0]].arguments(c[1])):
+            if argument in ("k", "n") or (argument == "loc" and "pmf" in c[1]):
+                continue
+            expected = differences(*c, xs, i)
+            np.testing.assert_allclose(found[c][i], expected, 1e-5, 1e-7, err_msg=f"{c} {argument}")
+
+
+def test_signatures_are_those_of_jax():
+    for name, module in inspect.getmembers(theirs, inspect.ismodule):
+        for function, value in inspect.getmembers(module, callable):
+            if function.startswith("_") or name in (
+                "dirichlet",
+                "multinomial",
+                "multivariate_normal",
+            ):
+                continue
+            found = inspect.signature(getattr(getattr(ours, name), function))
+            assert [(p.name, p.default) for p in found.parameters.values()] == [
+                (p.name, p.default) for p in inspect.signature(value).parameters.values()
+            ], (name, function)
+
+
+def test_a_distribution_is_a_module():
+    module = importlib.import_module("functx.scipy.stats.norm")
+    assert module is ours.norm
+    assert module.logpdf.__module__ == "functx.scipy.stats.norm"
+    assert inspect.ismodule(module)
+    assert float(module.logpdf(x=0.5, scale=2.0)) == pytest.approx(reference.norm.logpdf(0.5, 0, 2))
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        module.logpdf(loc=1.0)
+    with pytest.raises(fx.errors.DTypeError, match="arrays must be real"):
+        module.logpdf(1j)
+
+
+def test_a_program_holds_one_operation_for_a_call():
+    program = fx.make_ir(ours.gamma.logpdf)(np.ones(3, "float32"), 2.0)
+    assert str(program).count("distribution_function[function='gamma.logpdf'] ") == 1
