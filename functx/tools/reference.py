@@ -21,6 +21,7 @@ import functx
 from functx.core.primitive import Primitive
 from functx.core.typing import Function
 from functx.errors import error_classes, error_page
+from functx.scipy.stats.distribution import DISTRIBUTIONS
 from functx.transforms.decompose import builtin_decomposition
 
 RULES = ("jvp", "vjp", "transpose", "batch", "lower", "decompose")
@@ -40,6 +41,8 @@ NAMESPACES = (
     "tree",
     "tree_util",
     "flatten_util",
+    "scipy.stats",
+    *[f"scipy.stats.{name}" for name in DISTRIBUTIONS],
     "checkpoint_policies",
     "custom",
     "custom_batching",

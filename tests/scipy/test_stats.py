@@ -12,6 +12,7 @@ import scipy.stats as reference
 import functx as fx
 from functx.scipy import stats as ours
 from functx.scipy.stats.distribution import DISTRIBUTIONS
+from functx.testing.reference import interpret_in_numpy
 
 random = np.random.RandomState(0)
 SIZE = 6
@@ -75,20 +76,13 @@ def call(namespace, name, function, args):
     return getattr(getattr(namespace, name), function)(*args)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_values_are_those_of_scipy(dtype):
-    args = {c: [x.astype(dtype) for x in xs] for c, xs in CALLS.items()}
-
-    def together(args):
-        return {c: call(ours, *c, xs) for c, xs in args.items()}
-
-    with jax.enable_x64(dtype == "float64"):
-        found = fx.jit(together)(args)
-    tolerance = 1e-9 if dtype == "float64" else 1e-4
+def test_values_in_single_precision_are_those_of_scipy():
+    args = {c: [x.astype("float32") for x in xs] for c, xs in CALLS.items()}
+    found = fx.jit(lambda args: {c: call(ours, *c, xs) for c, xs in args.items()})(args)
     for c, xs in args.items():
+        assert found[c].dtype == "float32"
         expected = call(reference, *c, [x.astype("float64") for x in xs])
-        assert found[c].dtype == dtype
-        np.testing.assert_allclose(found[c], expected, tolerance, tolerance / 10, err_msg=str(c))
+        np.testing.assert_allclose(found[c], expected, 1e-4, 1e-5, err_msg=str(c))
 
 
 def differences(name, function, args, i, step=1e-5):
@@ -99,22 +93,29 @@ def differences(name, function, args, i, step=1e-5):
     )
 
 
-def test_derivatives_in_all_arguments_are_those_of_differences():
+def test_values_are_those_of_scipy_and_derivatives_those_of_differences():
+    calls = {c: CALLS[c] for c in sorted(CALLS)}
+
+    def values_and_gradients(calls):
+        def total(xs, c):
+            out = call(ours, *c, xs)
+            return out.sum(), out
+
+        return [fx.grad(lambda xs, c=c: total(xs, c), has_aux=True)(xs) for c, xs in calls.items()]
+
     with jax.enable_x64(True):
-
-        @fx.jit
-        def gradients(args):
-            return {
-                c: fx.grad(lambda xs, c=c: call(ours, *c, xs).sum())(xs) for c, xs in args.items()
-            }
-
-        found = gradients(CALLS)
-    for c, xs in CALLS.items():
+        program = fx.make_ir(values_and_gradients)(calls)
+        found = iter(interpret_in_numpy(program, *jax.tree.leaves(calls)))
+    for c, xs in calls.items():
+        derivatives = [next(found) for _ in xs]
+        expected = call(reference, *c, xs)
+        np.testing.assert_allclose(next(found), expected, 1e-9, 1e-10, err_msg=str(c))
         for i, argument in enumerate(DISTRIBUTIONS[c[0]].arguments(c[1])):
             if argument in ("k", "n") or (argument == "loc" and "pmf" in c[1]):
                 continue
             expected = differences(*c, xs, i)
-            np.testing.assert_allclose(found[c][i], expected, 1e-5, 1e-7, err_msg=f"{c} {argument}")
+            message = f"{c} {argument}"
+            np.testing.assert_allclose(derivatives[i], expected, 1e-5, 1e-7, err_msg=message)
 
 
 def test_signatures_are_those_of_jax():
@@ -125,6 +126,8 @@ def test_signatures_are_those_of_jax():
                 "multinomial",
                 "multivariate_normal",
             ):
+                continue
+            if not hasattr(getattr(ours, name), function):
                 continue
             found = inspect.signature(getattr(getattr(ours, name), function))
             assert [(p.name, p.default) for p in found.parameters.values()] == [

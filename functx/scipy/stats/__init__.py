@@ -6,11 +6,23 @@
 [0.3085, 0.5]
 """
 
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.scipy.stats.continuous import ELEMENTARY_DISTRIBUTIONS as _ELEMENTARY
 from functx.scipy.stats.discrete import DISCRETE_DISTRIBUTIONS as _DISCRETE
+from functx.scipy.stats.distribution import DISTRIBUTIONS as _DISTRIBUTIONS
 from functx.scipy.stats.distribution import add_modules as _add_modules
 from functx.scipy.stats.gamma_and_beta import GAMMA_AND_BETA_DISTRIBUTIONS as _GAMMA_AND_BETA
 
+if _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> _ModuleType:
+        raise NotImplementedError
+
+
 _suggest_alternatives("jax.scipy.stats", __name__)
 _add_modules(__name__, [*_ELEMENTARY, *_GAMMA_AND_BETA, *_DISCRETE])
+
+__all__ = [*_DISTRIBUTIONS]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
+from functx.core.primitive import rule
 from functx.core.typing import Value
 from functx.numpy.array_creation import arange
 from functx.numpy.floating_point import floor, isnan, round
@@ -17,11 +19,13 @@ from functx.scipy.stats.kernels import LOG_TWO_PI, log_binomial, log_poisson
 class DiscreteDistribution(Distribution):
     """A distribution of integers; it defines `logpmf`, a function of k - loc and of the shapes."""
 
-    functions = ("pmf", "logpmf")
+    functions: ClassVar[tuple[str, ...]] = ("pmf", "logpmf")
 
+    @rule
     def logpmf(self, k: Value, *shapes: Value) -> Value:
         raise NotImplementedError
 
+    @rule
     def is_impossible(self, k: Value, *shapes: Value) -> Value:
         """Where the probability is zero."""
         return k < 0
@@ -53,9 +57,10 @@ class BernoulliDistribution(DiscreteDistribution):
     def logpmf(self, k: Value, p: Value) -> Value:
         return xlogy(k, p) + xlog1py(1 - k, -p)
 
-    def evaluate(self, function: str, k: Value, p: Value, *loc: Value) -> Value:
-        if loc:
-            return super().evaluate(function, k, p, *loc)
+    def evaluate(self, function: str, k: Value, *args: Value) -> Value:
+        if len(args) > 1:
+            return super().evaluate(function, k, *args)
+        (p,) = args
         valid = (p >= 0) & (p <= 1)
         if function == "ppf":
             valid, out = valid & (k >= 0) & (k <= 1), where(k <= 1 - p, 0.0, 1.0)

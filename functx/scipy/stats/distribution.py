@@ -11,7 +11,7 @@ from operator import and_
 from types import ModuleType
 from typing import Any, ClassVar
 
-from functx.core.primitive import Primitive
+from functx.core.primitive import Primitive, rule
 from functx.core.samples import Rounding, f32, sample
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Dim, Value, Values
@@ -70,6 +70,7 @@ class Distribution:
     variable: ClassVar[str] = "k"
     quantile_variable: ClassVar[str] = "q"
 
+    @rule
     def evaluate(self, function: str, *args: Value) -> Value:
         """The public function `function` of its arguments."""
         raise NotImplementedError
@@ -80,6 +81,7 @@ class Distribution:
         required = dict.fromkeys([variable, *self.shapes])
         return {**required, **{name: DEFAULTS[name] for name in self.parameters}}
 
+    @rule
     def is_valid(self, *shapes: Value) -> Any:
         """Where the parameters are those of a distribution; by default, where they are positive."""
         return all_of([shape > 0 for shape in shapes])
@@ -91,31 +93,45 @@ class ContinuousDistribution(Distribution):
     The methods are functions of z = (x - loc) / scale, or of a probability, and of the shapes.
     """
 
-    functions = CONTINUOUS
-    parameters = ("loc", "scale")
+    functions: ClassVar[tuple[str, ...]] = CONTINUOUS
+    parameters: ClassVar[tuple[str, ...]] = ("loc", "scale")
     variable = "x"
 
     low: ClassVar[float] = -INF
     high: ClassVar[float] = INF
 
+    @rule
     def support(self, *shapes: Value) -> tuple[Value | float, Value | float]:
         """The smallest and the largest value with a positive density."""
         return self.low, self.high
 
+    @rule
     def logpdf(self, z: Value, *shapes: Value) -> Value:
         raise NotImplementedError
 
+    @rule
     def cdf(self, z: Value, *shapes: Value) -> Value:
         raise NotImplementedError
 
+    @rule
     def sf(self, z: Value, *shapes: Value) -> Value:
         raise NotImplementedError
 
+    @rule
     def logcdf(self, z: Value, *shapes: Value) -> Value:
         return log_probability(self.cdf(z, *shapes), self.sf(z, *shapes))
 
+    @rule
     def logsf(self, z: Value, *shapes: Value) -> Value:
         return log_probability(self.sf(z, *shapes), self.cdf(z, *shapes))
+
+    @rule
+    def ppf(self, q: Value, *shapes: Value) -> Value:
+        raise NotImplementedError
+
+    @rule
+    def isf(self, q: Value, *shapes: Value) -> Value:
+        raise NotImplementedError
 
     def evaluate(self, function: str, x: Value, *args: Value) -> Value:
         shapes, location = args[: len(self.shapes)], args[len(self.shapes) :]
@@ -149,14 +165,17 @@ class ContinuousDistribution(Distribution):
 class SymmetricDistribution(ContinuousDistribution):
     """A distribution with the densities of z and of -z equal; it defines `logpdf`, `cdf` and `ppf`."""
 
+    @rule
     def sf(self, z: Value, *shapes: Value) -> Value:
         return self.cdf(-z, *shapes)
 
+    @rule
     def logsf(self, z: Value, *shapes: Value) -> Value:
         return self.logcdf(-z, *shapes)
 
+    @rule
     def isf(self, q: Value, *shapes: Value) -> Value:
-        return -self.ppf(q, *shapes)  # type: ignore[attr-defined]
+        return -self.ppf(q, *shapes)
 
 
 def all_of(conditions: Sequence[Value | bool]) -> Any:

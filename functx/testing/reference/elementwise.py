@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 import scipy.special
+import scipy.stats
 
 from functx.core.types import DType, Shape, ShapedArray, is_inexact
 from functx.testing.reference.interpreter import Array, exact_dtypes
@@ -31,6 +32,15 @@ Ndtri = scipy.special.ndtri
 Spence = scipy.special.spence
 Xlog1py = scipy.special.xlog1py
 Xlogy = scipy.special.xlogy
+
+
+def DistributionFunction(*args: Array, function: str) -> Array:
+    name, _, method = function.partition(".")
+    return getattr(getattr(scipy.stats, name), method)(*args)
+
+
+def LogNormalMass(a: Array, b: Array) -> Array:
+    return np.log(scipy.special.ndtr(b) - scipy.special.ndtr(a))
 
 
 def Div(x: Array, y: Array) -> Array:
