@@ -146,19 +146,17 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Value:
             f"log_ndtr: series_order must be an integer that is not negative; got {series_order!r}"
         )
     x = as_inexact(x)
-    low, high = (-20.0, 8.0) if x.dtype.itemsize > 4 else (-10.0, 5.0)
-    # log(1 - ndtr(-x)) for large x, -x^2 / 2 - log(-x sqrt(2 pi)) + log(1 - 1 / x^2 + 3 / x^4 ...)
+    low = -20.0 if x.dtype.itemsize > 4 else -10.0
     near = ops.log(ndtr(ops.max(x, low)))
+    # log(1 - ndtr(-x)) for x > 0, -x^2 / 2 - log(-x sqrt(2 pi)) + log(1 - 1 / x^2 + 3 / x^4 ...) far below
     far = ops.min(x, low)
     tail = ops.sub(ops.sub(ops.mul(ops.square(far), -0.5), ops.log(ops.neg(far))), HALF_LOG_TWO_PI)
-    series: Value | float = 0.0
+    series = ops.zeros_like(far)
     for n in reversed(range(1, series_order + 1)):
         series = ops.div(ops.mul(ops.add(series, 1.0), -(2.0 * n - 1.0)), ops.square(far))
-    if series_order:
-        tail = ops.add(tail, ops.log1p(series))
-    return ops.select(
-        ops.gt(x, high), ops.neg(ndtr(ops.neg(x))), ops.select(ops.gt(x, low), near, tail)
-    )
+    tail = ops.add(tail, ops.log1p(series))
+    below = ops.select(ops.gt(x, low), near, tail)
+    return ops.select(ops.gt(x, 0.0), ops.log1p(ops.neg(ndtr(ops.neg(x)))), below)
 
 
 def spence(x: ArrayLike) -> Value:

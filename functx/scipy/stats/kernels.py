@@ -13,6 +13,7 @@ from functx.nn.activations import log1mexp
 from functx.numpy.operators import abs
 from functx.numpy.ufuncs import exp, log, log1p, where
 from functx.ops.families import Binary, binary_function
+from functx.ops.operands import cast_like_input, upcast_half
 from functx.scipy.special import (
     STIRLING_MIN,
     erf,
@@ -62,7 +63,7 @@ def log_probability(p: Value, complement: Value) -> Value:
 
 
 class LogNormalMass(Binary):
-    """The logarithm of the probability that a standard normal variable is in [a, b], a < b."""
+    """The logarithm of the probability that a standard normal variable is in [a, b], -inf for a >= b."""
 
     accepts = "f"
     rounding = Rounding(ulps=64.0)
@@ -85,16 +86,22 @@ class LogNormalMass(Binary):
         return t * (density if i else -density)
 
     def decompose(self, a: Value, b: Value) -> Value:
+        return cast_like_input(self.compute_upcast(upcast_half(a), upcast_half(b)), a)
+
+    def compute_upcast(self, a: Value, b: Value) -> Value:
+        """The output for operands that are no half floats."""
         # By symmetry, an interval on one side of 0 is taken to be above it.
         is_negative, is_positive = b <= 0, a > 0
         low, high = where(is_negative, -b, a), where(is_negative, -a, b)
         is_central = ~(is_negative | is_positive)
         low, high = where(is_central, 1.0, low), where(is_central, 2.0, high)
-        tail = log_ndtr(-low) + log1mexp(log_ndtr(-low) - log_ndtr(-high))
+        above_low = log_ndtr(-low)
+        tail = above_low + log1mexp(above_low - log_ndtr(-high))
         root = math.sqrt(0.5)
         half = (erf(b * root) - erf(a * root)) / 2
         central = log_probability(half, ndtr(a) + ndtr(-b))
-        return where(is_central, central, tail)
+        is_zero = (a >= b) | ~is_central & (above_low == -math.inf) & (a < b)
+        return where(is_zero, -math.inf, where(is_central, central, tail))
 
 
 log_normal_mass = binary_function(LogNormalMass)

@@ -40,7 +40,9 @@ def DistributionFunction(*args: Array, function: str) -> Array:
 
 
 def LogNormalMass(a: Array, b: Array) -> Array:
-    return np.log(scipy.special.ndtr(b) - scipy.special.ndtr(a))
+    a, b = np.where(a > 0, -b, a), np.where(a > 0, -a, b)
+    larger, smaller = scipy.special.log_ndtr(b), scipy.special.log_ndtr(a)
+    return np.where(a >= b, -np.inf, larger + np.log(-np.expm1(smaller - larger)))
 
 
 def Div(x: Array, y: Array) -> Array:
