@@ -288,10 +288,10 @@ MISTAKES = {
         lambda: jit(lambda x: np.array([x, x]))(1.0),
     ),
     "a function of NumPy's alone": (
-        lambda: jit(lambda x: numpy.linalg.qr(x))(A),
+        lambda: jit(lambda x: numpy.unwrap(x))(A),
         "ForeignCodeError",
-        ["numpy.linalg.qr cannot be traced; got f32[3,4]", "Write jax.numpy.linalg.qr"],
-        lambda: jit(lambda x: jax.numpy.linalg.qr(x))(A),
+        ["numpy.unwrap cannot be traced; got f32[3,4]", "Write jax.numpy.unwrap"],
+        lambda: jit(lambda x: jax.numpy.unwrap(x))(A),
     ),
     "a NumPy table": (
         lambda: jit(lambda i: numpy.arange(5)[i])(1),

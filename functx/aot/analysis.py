@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from functx.aot.memory_analysis import AnalyzedProgram, AnalyzeMemory
+from functx.aot.memory_analysis import AnalyzedProgram, AnalyzeMemory, is_differentiated
 from functx.aot.meta import (
     BaseKind,
     InputInfo,
@@ -16,7 +16,6 @@ from functx.aot.meta import (
     OutputInfo,
     OutputKind,
 )
-from functx.autograd.nodes import atoms_with_history
 from functx.core import tree
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, type_name
@@ -24,6 +23,7 @@ from functx.core.functionalization import (
     Strides,
     noncontiguous_strides,
 )
+from functx.core.masks import select_where
 from functx.core.program import (
     Atom,
     Program,
@@ -34,7 +34,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import is_variable
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Flags, Function, PyTree, Value
-from functx.ops.autodiff import Detach
+from functx.ops.autodiff import Detach, WithValue
 from functx.transforms.aliasing import ROW_MAJOR, find_memory_layout
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.dce import with_io
@@ -230,7 +230,7 @@ def analyze_program(
     """
     analyzed = cached_rewrite(AnalyzeMemory(tuple(strides)), program)
     pure, count = analyzed.program, len(program.inputs)
-    active = atoms_with_history(pure, requires_grad)
+    active = differentiable_dependents(pure, requires_grad)
     if analyzed.overwrites:
         pure = without_needless_overwrites(pure, analyzed.overwrites, active)
         analyzed = analyzed._replace(program=pure)
@@ -284,6 +284,22 @@ def without_needless_overwrites(
         equations.append(eqn.replace(inputs=inputs))
     outputs = [new_value.get(a, a) for a in program.outputs]
     return replace_program_fields(program, equations=equations, outputs=outputs)
+
+
+def differentiable_dependents(program: Program, requires_grad: Flags) -> set[Atom]:
+    """The variables that reverse mode takes to depend on the inputs that require a gradient."""
+    reached: set[Atom] = {*select_where(program.inputs, requires_grad)}
+    for eqn in program.equations:
+        if reached.isdisjoint(eqn.inputs):
+            continue
+        primitive = eqn.primitive
+        if not is_differentiated(primitive):
+            continue
+        if type(primitive) is WithValue and eqn.inputs[0] not in reached:
+            continue
+        # As operations on Variables do, also where the derivative is always zero.
+        reached.update([v for v in eqn.outputs if is_inexact(v.aval.dtype)])
+    return reached
 
 
 def mutated_input_info(

@@ -82,7 +82,6 @@ class CallPullback:
             active_positions=tuple(indices_where(self.active)),
             is_active=True,
             differentiable=tuple(range(len(avals))),
-            with_history=tuple(range(len(avals))),
             operand_residuals=(),
             saved_operands=(),
             saved_outputs=(),

@@ -30,7 +30,7 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import Strides
 from functx.core.named_axes import bound_axes
-from functx.core.replaced_state import ModulesRead, StateRead, state_of_call
+from functx.core.replaced_state import ModulesRead, StateRead, StateWatch, state_of_call
 from functx.core.tracer import aval_of, current_builder, is_jax_tracer, ndarray
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree
@@ -166,8 +166,9 @@ class AotFunction:
         table = options.decompositions
         self.plain = fun if table is None else decompose(fun, table=table)
         self.jitted: Function | None = None
-        self.modules_read = ModulesRead()
-        # The function that takes what modules hold, for calls inside a functional call.
+        # Whether a program reads parameters or buffers of modules; and the function that takes them, for
+        # calls inside a functional call.
+        self.reads_modules, self.watch_owner, self.modules = False, object(), ModulesRead()
         self.with_state: AotFunction | None = None
         self.calls = Cache("aot functions", 256)
         self.first_calls: dict[Hashable, tuple[CallKey, CompiledCall]] = {}
@@ -186,7 +187,7 @@ class AotFunction:
         """The result of a call."""
         if is_part_of_trace():
             return self.plain(*args, **kwargs)
-        if self.modules_read.state_was_read:
+        if self.reads_modules:
             state = StateArguments.current()
             if state is not None:
                 return self.call_in_state(state, args, kwargs)
@@ -215,7 +216,7 @@ class AotFunction:
             tuple(avals),
             tuple([(i, static_key(x, self.label)) for i, x in static.items()]) if static else (),
             (x64_enabled(), trace_options.get().key, bound_axes()),
-            self.modules_read.key(),
+            self.modules.key(),
             flags,
             same,
             sharing_key(arrays) if has_variables else None,
@@ -224,7 +225,7 @@ class AotFunction:
         try:
             call = self.find(types, arrays, static)
         except StateRead as read:
-            if not self.modules_read.watched(read):
+            if read.watch.owner is not self.watch_owner:
                 raise
             return self.call(*args, **kwargs)
         if has_variables or call.on_variables:
@@ -278,9 +279,15 @@ class AotFunction:
             compilation = Compilation(
                 self.fun, self.options, structure, self.num_compilations, self.label
             )
-            with self.modules_read.watch():
-                call = compilation.compile(arrays, types.flags, types.same)
-            types = types._replace(modes=self.modules_read.key())
+            watch = StateWatch(self.watch_owner)
+            try:
+                with watch:
+                    call = compilation.compile(arrays, types.flags, types.same)
+            finally:
+                self.reads_modules |= watch.was_read
+                if watch.modes:
+                    self.modules = self.modules.joined(watch)
+                    types = types._replace(modes=self.modules.key())
             self.num_compilations += 1
             before: Sequence[CompiledCall] = self.calls.get(types) or ()
             self.calls.put(types, [call, *before][:CALLS_OF_A_KEY])

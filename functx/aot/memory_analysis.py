@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.aot.meta import ReplayableView
-from functx.autograd.nodes import is_differentiated
 from functx.core.functionalization import (
     Alias,
     Functionalizer,
@@ -15,7 +14,7 @@ from functx.core.functionalization import (
     Strides,
     row_major_strides,
 )
-from functx.core.primitive import View
+from functx.core.primitive import Primitive, View
 from functx.core.program import (
     Atom,
     Equation,
@@ -134,6 +133,11 @@ class WriteTrackingFunctionalizer(Functionalizer):
             return True
         eqn = builder.equations[position]
         return old.atom not in eqn.inputs or not is_differentiated(eqn.primitive)
+
+
+def is_differentiated(primitive: Primitive) -> bool:
+    """Whether cotangents go through an operation."""
+    return primitive.differentiable and not primitive.is_constant_in_reverse_mode
 
 
 def detached_alias(alias: Alias) -> Alias | None:

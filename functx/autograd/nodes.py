@@ -23,17 +23,15 @@ from functx.core.errors import (
     LostDerivativeError,
     SavedValueError,
 )
-from functx.core.masks import indices_where, select_where
-from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, subprograms
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite, user_rule_runs
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Flags, Value
-from functx.ops.autodiff import Refused, WithValue
+from functx.core.typing import Value
+from functx.ops.autodiff import Refused
 from functx.transforms.argument_names import check_callable
-from functx.transforms.call_primitive import Call, SplitMaskedVJP
+from functx.transforms.call_primitive import SplitMaskedVJP
 from functx.transforms.dce import nonzero_output_mask, used_variables
 from functx.transforms.forward_mode import SumOfSquaresAnalysis
 
@@ -267,8 +265,7 @@ class OperationSplit(NamedTuple):
 
     `values` returns the outputs, then the residuals that `pullbacks` take, which are None if a
     derivative rule raises; `refusal` is the error of a user's rule. `differentiable` are the
-    positions of the outputs that the pullbacks take a cotangent of, and `with_history` those of the outputs
-    that depend on an active operand. `operand_residuals` holds, for each residual, the
+    positions of the outputs that have a gradient. `operand_residuals` holds, for each residual, the
     position of the operand that it is, else None. `saved_operands` are the pairs of positions of the
     residuals that are operands, and of these operands; `saved_outputs` those of outputs. `recomputes` says
     whether there are other residuals, so that a derivative of the pullback computes them again.
@@ -285,7 +282,6 @@ class OperationSplit(NamedTuple):
     active_positions: tuple[int, ...]
     is_active: bool
     differentiable: tuple[int, ...]
-    with_history: tuple[int, ...]
     operand_residuals: tuple[int | None, ...]
     saved_operands: tuple[tuple[int, int], ...]
     saved_outputs: tuple[tuple[int, int], ...]
@@ -340,7 +336,6 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
         tuple([i for i, on in enumerate(active) if on]),
         any(active),
         tuple([i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]),
-        tuple(indices_where(OutputsWithHistory(active)(program))),
         tuple([inputs.get(a) for a in residuals]),
         tuple(saved_operands),
         tuple(saved_outputs),
@@ -350,41 +345,6 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
         refusal,
         {},
     )
-
-
-class OutputsWithHistory(Rewrite[tuple[bool, ...]]):
-    """The analysis that marks the outputs that operations on Variables record as depending on `active` inputs."""
-
-    active: tuple[bool, ...]
-
-    def __call__(self, program: Program) -> tuple[bool, ...]:
-        reached = atoms_with_history(program, self.active)
-        return tuple([atom in reached for atom in program.outputs])
-
-
-def atoms_with_history(program: Program, active: Flags) -> set[Atom]:
-    """The variables that operations on Variables record as depending on the inputs marked `active`.
-
-    As in a recording, some of them have a derivative that is always zero.
-    """
-    reached: set[Atom] = {*select_where(program.inputs, active)}
-    for eqn in program.equations:
-        primitive = eqn.primitive
-        if reached.isdisjoint(eqn.inputs) or not is_differentiated(primitive):
-            continue
-        outs: Sequence[Var] = eqn.outputs
-        if type(primitive) is WithValue and eqn.inputs[0] not in reached:
-            continue
-        if isinstance(primitive, Call):
-            analysis = OutputsWithHistory(tuple([a in reached for a in eqn.inputs]))
-            outs = select_where(outs, cached_rewrite(analysis, primitive.program))
-        reached.update([v for v in outs if is_inexact(v.aval.dtype)])
-    return reached
-
-
-def is_differentiated(primitive: Primitive) -> bool:
-    """Whether cotangents go through an operation."""
-    return primitive.differentiable and not primitive.is_constant_in_reverse_mode
 
 
 def zero_outputs(program: Program, count: int) -> tuple[int, ...]:

@@ -136,7 +136,7 @@ def record_split(
         outs.append(x)
     if split.is_active:
         node = OperationNode(split, edges, values[count:])
-        for n in split.with_history:
+        for n in split.differentiable:
             outs[n]._edge = make_edge((node, n))
         save_residuals(node, args, operands, outs)
     return outs

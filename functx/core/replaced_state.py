@@ -50,7 +50,7 @@ class StateWatch:
     """Notes whether a program that is traced reads parameters or buffers of modules from around it.
 
     The program is for calls in every state. So a read of a value that a state around it has ends the trace,
-    by StateRead. `owner` belongs to the function that is traced. `modes` are weak references to the modules
+    by StateRead. `owner` stands for the function that is traced. `modes` are weak references to the modules
     whose mode it read, by serial number.
     """
 
@@ -170,38 +170,15 @@ def note_mode(serial: int, module: Any) -> None:
         state = state.outer
 
 
-class ModulesRead:
-    """What the traces of one function have read from modules.
+class ModulesRead(dict[int, "ref[Any]"]):
+    """The modules whose mode, training or evaluation, the programs of a function depend on, by serial number."""
 
-    `state_was_read` says whether they read parameters or buffers. `modes` are weak references to the modules
-    whose mode, training or evaluation, they read, by serial number.
-    """
-
-    __slots__ = ("modes", "state_was_read")
-
-    def __init__(self) -> None:
-        self.state_was_read = False
-        self.modes: dict[int, ref[Any]] = {}
-
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """The context of a trace; StateRead for a read of a value that a functional call around it gave."""
-        watch = StateWatch(self)
-        try:
-            with watch:
-                yield
-        finally:
-            self.state_was_read |= watch.was_read
-            if watch.modes:
-                # Another thread may go through those of before.
-                known = {**self.modes, **watch.modes}
-                self.modes = {serial: x for serial, x in known.items() if x() is not None}
-
-    def watched(self, read: StateRead) -> bool:
-        """Whether the trace that `read` ended is one of this function."""
-        return read.watch.owner is self
+    def joined(self, watch: StateWatch) -> ModulesRead:
+        """These and those that a trace read and that did not end with it, without any that have ended."""
+        known = {**self, **watch.modes}
+        return ModulesRead({serial: x for serial, x in known.items() if x() is not None})
 
     def key(self) -> tuple[bool | None, ...]:
-        """The modes now, for the key of a program."""
-        modules = [x() for x in self.modes.values()]
+        """Their modes now, for the key of a program."""
+        modules = [x() for x in self.values()]
         return tuple([None if x is None else x.training for x in modules])

@@ -6,8 +6,11 @@ dimensions of length 1 are broadcast. Every result is an array of its own, never
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from jax.lax import FftType
 
+from functx.core.missing_names import load_on_first_use as _load_on_first_use
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
@@ -354,4 +357,8 @@ __all__ = [
     "with_sharding_constraint",
 ]
 
+if _TYPE_CHECKING:
+    from functx.lax import linalg as linalg
+
 _suggest_alternatives("jax.lax", __name__)
+_load_on_first_use(__name__, modules=["linalg"], names={}, others="functx.lax.linalg")

@@ -29,6 +29,7 @@ from functx.core.program_editing import hoist_captures
 from functx.core.replaced_state import (
     ModulesRead,
     StateRead,
+    StateWatch,
     replaced_state,
     replaced_values,
     state_of_call,
@@ -167,7 +168,7 @@ def jit(
         )
     own_options = TraceOptions(outline, parse_memory_mode("jit", memory))
     compiled = JittedFunction(fun, StaticArguments(fun, nums, names), options, own_options)
-    dispatch, captured, modules_read = compiled.dispatch, compiled.captured, compiled.modules_read
+    dispatch, captured = compiled.dispatch, compiled.captured
     get_builder, get_options = current_builder.get, trace_options.get
     static, get_state = bool(nums or names), replaced_state
 
@@ -179,7 +180,7 @@ def jit(
                 variables.exist and (flat := compiled.flatten_variables(args, kwargs)) is not None
             ):
                 return compiled.bind(args, kwargs, inline, flat)
-            if modules_read.state_was_read and get_state() is not None:
+            if compiled.reads_modules and get_state() is not None:
                 return compiled.call_in_state(args, kwargs)
             if static:
                 args, kwargs = compiled.static.as_hashable(args, kwargs)
@@ -188,14 +189,14 @@ def jit(
                     if compiled.writes:
                         return compiled.call_and_write_back(args, kwargs)
                     hidden: tuple[PyTree, ...] = captured.arguments
-                    if get_options().modes or modules_read.modes:
+                    if get_options().modes or compiled.modules:
                         hidden = compiled.hidden_arguments()
                     return dispatch(hidden, *args, **kwargs)
                 except Retrace as retrace:
                     retrace.prepare((args, kwargs))
                     if compiled.captures_variables:
                         break
-                    if modules_read.state_was_read and get_state() is not None:
+                    if compiled.reads_modules and get_state() is not None:
                         return compiled.call_in_state(args, kwargs)
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
@@ -257,8 +258,9 @@ class JittedFunction:
         # The steps of a function that changes Variables, and whether it was asked if it may be one.
         self.steps: Any = None
         self.steps_expected: bool | None = None
-        self.modules_read = ModulesRead()
-        # The function that takes what modules hold, for calls inside a functional call.
+        # Whether a program reads parameters or buffers of modules; and the function that takes them, for
+        # calls inside a functional call.
+        self.reads_modules, self.modules = False, ModulesRead()
         self.with_state: Any = None
         self.traced = Cache("jit", 256)
         self.verified: set[Any] = set()
@@ -327,7 +329,7 @@ class JittedFunction:
         leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         traced = self.trace(fun, in_tree, avals, dispatch_key)
-        if self.modules_read.modes and dispatch_key.module_modes != self.modules_read.key():
+        if self.modules and dispatch_key.module_modes != self.modules.key():
             raise Retrace()
         key = dispatch_key, *self.key(args, kwargs, in_tree, avals)
         if recording_operand(traced.captured) is not None:
@@ -379,7 +381,7 @@ class JittedFunction:
             except StepNeeded as needed:
                 raise Retrace(partial(self.enable_steps, needed.error)) from None
             except StateRead as read:
-                if not self.modules_read.watched(read):
+                if read.watch.owner != self.id:
                     raise
                 raise Retrace() from None
             decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)
@@ -393,10 +395,14 @@ class JittedFunction:
         Raises StateRead for a read of a value that a functional call around it gave.
         """
         token = trace_options.set(self.effective_options())
+        watch = StateWatch(self.id)
         try:
-            with self.modules_read.watch(), freeze_captured_arrays(self.fun):
+            with watch, freeze_captured_arrays(self.fun):
                 yield
         finally:
+            self.reads_modules |= watch.was_read
+            if watch.modes:
+                self.modules = self.modules.joined(watch)
             trace_options.reset(token)
 
     def enable_writes(self, arguments: bool, layout_dependent: bool, _call: object) -> None:
@@ -441,7 +447,7 @@ class JittedFunction:
     ) -> tuple[tuple[Any, ...], DispatchKey]:
         """The captured arrays, and the rest of the dispatch key, for a call that JAX dispatches."""
         modes = trace_options.get().key.modes
-        key = DispatchKey(memory, modes, returns, self.modules_read.key(), is_lowering)
+        key = DispatchKey(memory, modes, returns, self.modules.key(), is_lowering)
         return self.captured.arguments, key
 
     def effective_options(self) -> TraceOptions:
@@ -466,7 +472,7 @@ class JittedFunction:
         """
         args, kwargs = self.static.as_hashable(args, kwargs)
         fun, dynamic, keywords = self.static.bind(args, kwargs)
-        state = StateArguments.current() if self.modules_read.state_was_read else None
+        state = StateArguments.current() if self.reads_modules else None
         if state is not None:
             fun, keywords = taking_state(fun), {**keywords, KEYWORD: state.argument}
         if flat is None or state is not None or not self.static.is_empty:
@@ -477,7 +483,7 @@ class JittedFunction:
         try:
             out = self.call_program(fun, leaves, in_tree, avals, key, inline)
         except StateRead as read:
-            if not self.modules_read.watched(read):
+            if read.watch.owner != self.id:
                 raise
             return self.bind(args, kwargs, inline)
         return out if state is None else state.take(out)
@@ -529,7 +535,7 @@ class JittedFunction:
                 with self.tracing():
                     traced = trace_function(fun, in_tree, avals, "jit")
                 program, used = traced.program, [*range(len(traced.program.inputs))]
-                if self.modules_read.state_was_read and replaced_state() is not None:
+                if self.reads_modules and replaced_state() is not None:
                     # The function reads few of the values that it got.
                     program, used = drop_unused_inputs(program)
                 found = traced, Call(program), used
@@ -543,7 +549,7 @@ class JittedFunction:
             # Captured values of a trace do not outlive it.
             local = any([type(x) is Tracer or is_jax_tracer(x) for x in traced.captured])
             if not local and not has_replays(traced.program):
-                self.traced.put((*key[:-1], self.modules_read.key()), found)
+                self.traced.put((*key[:-1], self.modules.key()), found)
         traced, call, used = found
         operands = [*leaves, *traced.captured]
         if (traced.written and have_aliased_pair(operands, traced.written)) or (
@@ -565,7 +571,7 @@ class JittedFunction:
             x64_enabled(),
             bound_axes(),
             self.effective_options().key,
-            self.modules_read.key(),
+            self.modules.key(),
         )
 
     def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
@@ -585,7 +591,7 @@ class JittedFunction:
                     if (
                         returns
                         or trace_options.get().modes
-                        or self.modules_read.modes
+                        or self.modules
                         or self.captures_variables
                     ):
                         hidden = self.hidden_arguments(returns=returns, is_lowering=True)

@@ -28,9 +28,12 @@ from functx.ops.conversion import *  # noqa: F403
 from functx.ops.cumulative import *  # noqa: F403
 from functx.ops.dynamic_slicing import *  # noqa: F403
 from functx.ops.effect_tokens import *  # noqa: F403
+from functx.ops.eigenvectors import *  # noqa: F403
 from functx.ops.factorizations import *  # noqa: F403
 from functx.ops.indexing import *  # noqa: F403
+from functx.ops.least_squares import *  # noqa: F403
 from functx.ops.linear_algebra import *  # noqa: F403
+from functx.ops.linear_systems import *  # noqa: F403
 from functx.ops.logic import *  # noqa: F403
 from functx.ops.parallel import *  # noqa: F403
 from functx.ops.reductions import *  # noqa: F403

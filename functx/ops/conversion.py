@@ -42,7 +42,6 @@ from functx.core.typing import (
 from functx.ops.families import (
     Binary,
     Linear,
-    PiecewiseConstant,
     Unary,
     broadcast_scalar,
     unary_function,
@@ -254,9 +253,11 @@ def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int)
     return ReducePrecision(exponent_bits, mantissa_bits)(operand)
 
 
-class Floor(PiecewiseConstant):
+class Floor(Unary):
     """The largest integer that is not above x."""
 
+    accepts = "f"
+    differentiable = False
     numpy = np.floor
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
@@ -265,9 +266,11 @@ class Floor(PiecewiseConstant):
         return stablehlo.floor(x)
 
 
-class Ceil(PiecewiseConstant):
+class Ceil(Unary):
     """The smallest integer that is not below x."""
 
+    accepts = "f"
+    differentiable = False
     numpy = np.ceil
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
@@ -276,10 +279,12 @@ class Ceil(PiecewiseConstant):
         return stablehlo.ceil(x)
 
 
-class Round(PiecewiseConstant):
+class Round(Unary):
     """The nearest integer; halves go away from zero, or to the even neighbour if `to_even`."""
 
     to_even: bool = False
+    accepts = "f"
+    differentiable = False
     rounding = EXACT
     samples = sample(f32[3, 4]), sample(f32[3, 4], to_even=True)
 

@@ -153,23 +153,6 @@ class Unary(Elementwise, abstract=True):
         return ops.mul(t, self.derivative(out, *args))
 
 
-class PiecewiseConstant(Unary, abstract=True):
-    """An elementwise operation on one real operand whose derivative is zero."""
-
-    accepts = "f"
-
-    def varying_outputs(
-        self, avals: Sequence[ShapedArray], active: Sequence[bool]
-    ) -> Sequence[bool]:
-        return [False]
-
-    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        return self(*primals), None
-
-    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> list[Cotangent]:
-        return [None]
-
-
 class Inexact(Unary, abstract=True):
     """An elementwise function of one real or complex floating point operand.
 

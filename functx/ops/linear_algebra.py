@@ -1,4 +1,4 @@
-"""Linear systems and determinants of batches of matrices, and helpers for rules of matrix functions.
+"""Triangular systems of batches of matrices, and helpers for rules of matrix functions.
 
 The last two dimensions of an array are matrices, the dimensions before them are a batch.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.samples import Rounding, c64, f32, sample
-from functx.core.types import ShapedArray, is_complex, real_dtype
+from functx.core.samples import c64, f32, sample
+from functx.core.types import ShapedArray, is_complex
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
 from functx.ops.operands import batch_size, literal
 
@@ -147,7 +146,23 @@ def construct_diagonal(x: Value) -> Value:
     )
 
 
-class TriangularSolve(MatrixFunction):
+class LinearSystem(MatrixFunction, abstract=True):
+    """A solution that is linear in the last operand, the right side; the others state the matrix."""
+
+    def batch(
+        self, args: Sequence[Value], dims: Sequence[Dim]
+    ) -> tuple[Value | Sequence[Value], Dim | Sequence[Dim]]:
+        *of_matrices, dim = dims
+        if dim is None or any(d is not None for d in of_matrices):
+            return super().batch(args, dims)
+        # One matrix for the whole batch, which becomes further columns.
+        *matrices, b = args
+        b = ops.moveaxis(b, dim, b.ndim - 1)
+        x = self(*matrices, ops.collapse(b, b.ndim - 2, b.ndim))
+        return ops.reshape(x, b.shape), b.ndim - 1
+
+
+class TriangularSolve(LinearSystem):
     """The x with a @ x == b, where only the lower or the upper triangle of `a` is used.
 
     With `transposed`, `a` is transposed, with `conjugated` conjugated, and with `unit_diagonal` its
@@ -179,7 +194,7 @@ class TriangularSolve(MatrixFunction):
 
     def abstract_eval(self, a: ShapedArray, b: ShapedArray) -> ShapedArray:
         self.check(a, b)
-        _check_right_hand_side(self, a, b)
+        check_right_hand_side(self, a, b)
         return b
 
     def effective_matrix(self, a: Value) -> Value:
@@ -223,54 +238,8 @@ class TriangularSolve(MatrixFunction):
         return ctx.via_jax(solve, a, b)
 
 
-class Solve(MatrixFunction):
-    """The x with a @ x == b; with `transposed`, `a` is transposed."""
-
-    transposed: bool = False
-    samples = (
-        sample(f32[3, 3], f32[3, 2], values={0: well_conditioned((3, 3))}),
-        sample(
-            f32[2, 3, 3], f32[2, 3, 1], transposed=True, values={0: well_conditioned((2, 3, 3))}
-        ),
-    )
-
-    def abstract_eval(self, a: ShapedArray, b: ShapedArray) -> ShapedArray:
-        self.check(a, b)
-        _check_right_hand_side(self, a, b)
-        return b
-
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        (a, b), (da, db) = primals, tangents
-        x = self(a, b)
-        if da is not None:
-            # a dx = db - da x
-            term = matmul_highest(matrix_transpose(da) if self.transposed else da, x)
-            db = ops.neg(term) if db is None else ops.sub(db, term)
-        return x, self(a, db)
-
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Cotangents:
-        b_ct = Solve(not self.transposed)(args[0], ct)
-        if not active[0]:
-            return None, b_ct
-        term = ops.neg(matmul_highest(b_ct, matrix_transpose(out)))
-        return matrix_transpose(term) if self.transposed else term, b_ct
-
-    def transpose(self, ct: Value, a: Value, b: Value) -> Cotangents:
-        return None, Solve(not self.transposed)(a, ct)
-
-    def numpy(self, a: NumPyArray, b: NumPyArray) -> ArrayLike:
-        return np.linalg.solve(np.swapaxes(a, -1, -2) if self.transposed else a, b)
-
-    def lower(self, ctx: LoweringContext, a: IRValue, b: IRValue) -> IRValue:
-        def solve(a: Value, b: Value) -> Value:
-            return jnp.linalg.solve(jnp.swapaxes(a, -1, -2) if self.transposed else a, b)
-
-        return ctx.via_jax(solve, a, b)
-
-
-def _check_right_hand_side(primitive: Primitive, a: ShapedArray, b: ShapedArray) -> None:
+def check_right_hand_side(primitive: Primitive, a: ShapedArray, b: ShapedArray) -> None:
+    """Raise ShapeError unless `b` has the rows and the batch of `a`."""
     if b.ndim != a.ndim or b.shape[:-1] != a.shape[:-1]:
         raise ShapeError(
             f"{primitive.name}: the right side must have as many rows as the matrix, and its "
@@ -296,145 +265,3 @@ def triangular_solve(
     diagonal is taken as ones.
     """
     return TriangularSolve(lower, transposed, conjugated, unit_diagonal)(a, b)
-
-
-def solve(a: ArrayLike, b: ArrayLike) -> Value:
-    """The x with a @ x == b for square matrices `a` and matrices `b` with as many rows."""
-    return Solve()(a, b)
-
-
-class Det(MatrixFunction):
-    """The determinant."""
-
-    samples = (
-        sample(f32[3, 3]),
-        sample(f32[2, 2, 2]),
-        sample(f32[1, 1]),
-        sample(f32[2, 2], values={0: [[1.0, 2.0], [2.0, 4.0]]}, gradients={0: [[4, -2], [-2, 1]]}),
-        sample(f32[3, 3], values={0: np.ones((3, 3))}, gradients={0: np.zeros((3, 3))}),
-    )
-
-    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
-        self.check(x)
-        return x.update(shape=x.shape[:-2])
-
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
-        (x,), (dx,) = primals, tangents
-        return self(x), ops.reduce_sum(ops.mul(Cofactors()(x), dx), (x.ndim - 2, x.ndim - 1))
-
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Cotangents:
-        (x,) = args
-        broadcast = ops.broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
-        return (ops.mul(broadcast, Cofactors()(x)),)
-
-    def numpy(self, x: NumPyArray) -> ArrayLike:
-        return np.linalg.det(x)
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return ctx.via_jax(jnp.linalg.det, x)
-
-
-class Cofactors(MatrixFunction):
-    """The matrix of cofactors, the derivative of the determinant, singular or not."""
-
-    rounding = Rounding(is_normwise=True)
-    samples = (
-        sample(f32[3, 3], values={0: well_conditioned((3, 3))}),
-        sample(f32[2, 2, 2], values={0: well_conditioned((2, 2, 2))}, dtypes=("f64", "f32")),
-        sample(f32[2, 2], values={0: np.zeros((2, 2))}, gradients={0: [[1, -1], [-1, 1]]}),
-    )
-
-    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
-        self.check(x)
-        return x
-
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
-        (x,), (dx,) = primals, tangents
-        u, s, vh = ops.Svd()(x)
-        sign = ops.mul(Det()(u), Det()(vh))
-        e = matmul_highest(adjoint(u), matmul_highest(dx, adjoint(vh)))
-        # Of s + e: diagonal sum_k p_ik e_kk, elsewhere -p_ij e_ji, p the products of others.
-        p = cast_like(_products_of_others(s), u)
-        traces = matmul_highest(
-            p, insert_matrix_dim(extract_diagonal(e), (*e.shape[:-1], 1), drop=1)
-        )
-        inner = ops.sub(construct_diagonal(_sum_last_dim(traces)), ops.mul(p, matrix_transpose(e)))
-        outer = matmul_highest(conj_if_complex(u), matmul_highest(inner, conj_if_complex(vh)))
-        broadcast = ops.broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
-        return self(x), ops.mul(broadcast, outer)
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return ctx.via_jax(_cofactors, x)
-
-
-def _cofactors(x: Value) -> Value:
-    u, s, vh = jnp.linalg.svd(x)
-    other_products = jnp.where(jnp.eye(s.shape[-1], dtype=bool), 1, s[..., None, :]).prod(-1)
-    sign = jnp.linalg.det(u) * jnp.linalg.det(vh)
-    return sign[..., None, None] * ((u.conj() * other_products[..., None, :]) @ vh.conj())
-
-
-class Slogdet(MatrixFunction):
-    """The sign of the determinant, and the logarithm of its absolute value."""
-
-    multiple_results = True
-    samples = (
-        sample(f32[3, 3], values={0: well_conditioned((3, 3))}),
-        sample(f32[2, 2, 2], values={0: well_conditioned((2, 2, 2))}),
-    )
-
-    def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
-        self.check(x)
-        out = x.update(shape=x.shape[:-2])
-        return [out, out.update(dtype=real_dtype(x.dtype))]
-
-    def jvp(
-        self, primals: Sequence[Value], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
-        (x,), (dx,) = primals, tangents
-        sign, log_abs_det = self(x)
-        diagonal = extract_diagonal(Solve()(x, dx))
-        trace = ops.reduce_sum(diagonal, (diagonal.ndim - 1,))
-        sign_tangent = None
-        if is_complex(x.dtype):
-            # The imaginary part of the trace rotates the sign.
-            sign_tangent = ops.mul(
-                sign, ops.complex(ops.constant_like(log_abs_det, 0), ops.imag(trace))
-            )
-        return [sign, log_abs_det], [sign_tangent, real_if_complex(trace)]
-
-    def numpy(self, x: NumPyArray) -> Sequence[NumPyArray]:
-        return np.linalg.slogdet(x)
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
-        return ctx.via_jax(lambda x: tuple(jnp.linalg.slogdet(x)), x)
-
-
-def _sum_last_dim(x: Value) -> Value:
-    return ops.reduce_sum(x, (x.ndim - 1,))
-
-
-def _products_of_others(s: Value) -> Value:
-    """The product of all elements of s except those at i and j, in row i and column j; 0 for i = j."""
-    shape = (*s.shape[:-1], *s.shape[-1:] * 3)
-    n = len(shape)
-    i, j, k = [ops.broadcasted_iota(np.int32, shape, axis) for axis in range(n - 3, n)]
-    broadcast = ops.broadcast_in_dim(s, shape, (*range(n - 3), n - 1))
-    one = literal(1, s.dtype)
-    product = ops.reduce_prod(
-        ops.select(ops.eq(i, k), one, ops.select(ops.eq(j, k), one, broadcast)), (n - 1,)
-    )
-    return ops.select(position_mask(product.shape, ops.eq), literal(0, s.dtype), product)
-
-
-def det(x: ArrayLike) -> Value:
-    """The determinant of square matrices; its derivative is right for singular ones too."""
-    return Det()(x)
-
-
-def slogdet(x: Value) -> tuple[Value, Value]:
-    """The sign of the determinant, and the logarithm of its absolute value."""
-    sign, log_abs_det = Slogdet()(x)
-    return sign, log_abs_det

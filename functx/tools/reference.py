@@ -30,6 +30,7 @@ NAMESPACES = (
     "numpy.linalg",
     "numpy.fft",
     "lax",
+    "lax.linalg",
     "aten",
     "autograd",
     "compiled_autograd",

@@ -5,7 +5,7 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx import lax, nn, tree
+from functx import lax, nn
 from functx.autograd import (
     Variable,
     backward,
@@ -328,21 +328,3 @@ def test_a_zero_cotangent_of_a_call_stays_zero_times_infinity():
     x = Variable(0.25, requires_grad=True)
     (slope,) = grad(quotient(x), x, create_graph=True)
     assert grad(slope, x)[0].item() == functx.grad(functx.grad(quotient))(0.25) == 0.0
-
-
-def test_results_of_a_jitted_function_have_a_history_where_those_of_the_plain_call_do():
-    def results(x):
-        inner = functx.jit(lambda y: (y.detach() * 3.0, -y))(x)
-        return x * 2.0, x.detach(), np.floor(x), np.ones(2), inner
-
-    x = Variable([1.0, 2.0], requires_grad=True)
-    jitted = tree.leaves(functx.jit(results)(x))
-    assert [y.requires_grad for y in jitted] == [True, False, True, False, False, True]
-    assert grad((jitted[0] + jitted[1] + jitted[2] + jitted[5]).sum(), x)[0].tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize("fun", [np.floor, np.ceil, np.round, np.trunc, np.sign])
-def test_a_piecewise_constant_function_has_a_gradient_of_zero(fun):
-    x = Variable([0.5, 1.5], requires_grad=True)
-    fun(x).sum().backward()
-    assert x.grad.tolist() == [0.0, 0.0]

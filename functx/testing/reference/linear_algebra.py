@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.linalg
 
 from functx import ops
 from functx.core.program import Program
@@ -257,3 +258,48 @@ def SpectralTrace(run: Run, a: Array, *parameters: Array, program: Program, rows
 
 def Cholesky(x: Array) -> Array:
     return np.linalg.cholesky((x + adjoint(x)) / 2)
+
+
+def Lu(x: Array) -> tuple[Array, Array, Array]:
+    lu, (m, n) = x.copy(), x.shape[-2:]
+    pivots = np.zeros((*x.shape[:-2], min(m, n)), np.int32)
+    permutation = np.broadcast_to(np.arange(m, dtype=np.int32), x.shape[:-1]).copy()
+    for at in np.ndindex(*x.shape[:-2]):
+        a, order = lu[at], permutation[at]
+        for k in range(min(m, n)):
+            j = k + int(np.argmax(np.abs(a[k:, k].real) + np.abs(a[k:, k].imag)))
+            a[[k, j]], order[[k, j]], pivots[(*at, k)] = a[[j, k]], order[[j, k]], j
+            a[k + 1 :, k] /= a[k, k]
+            a[k + 1 :, k + 1 :] -= np.outer(a[k + 1 :, k], a[k, k + 1 :])
+    return lu, pivots, permutation
+
+
+def Qr(x: Array, full_matrices: bool, pivoting: bool) -> tuple[Array, ...]:
+    mode = "full" if full_matrices else "economic"
+    parts = [scipy.linalg.qr(a, mode=mode, pivoting=pivoting) for a in x.reshape(-1, *x.shape[-2:])]
+    outs = [
+        np.stack(part).reshape(*x.shape[:-2], *part[0].shape) for part in zip(*parts, strict=True)
+    ]
+    return (*outs[:2], *[order.astype(np.int32) for order in outs[2:]])
+
+
+def _by_lapack(routine: str, x: Array) -> tuple[Array, Array]:
+    """The packed matrices and factors that a LAPACK routine gives for each matrix."""
+    (function,) = scipy.linalg.lapack.get_lapack_funcs((routine,), (x,))
+    options = {} if routine == "geqrf" else {"lower": 1} if routine.endswith("trd") else {}
+    results = [function(a, **options) for a in x.reshape(-1, *x.shape[-2:])]
+    taus = np.stack([result[-3 if routine == "geqrf" else -2] for result in results])
+    packed = np.stack([result[0] for result in results]).reshape(x.shape)
+    return packed, taus.reshape(*x.shape[:-2], -1)
+
+
+def Geqrf(x: Array) -> tuple[Array, Array]:
+    return _by_lapack("geqrf", x)
+
+
+def Hessenberg(x: Array) -> tuple[Array, Array]:
+    return _by_lapack("gehrd", x)
+
+
+def Tridiagonal(x: Array) -> tuple[Array, Array]:
+    return _by_lapack("hetrd" if x.dtype.kind == "c" else "sytrd", x)

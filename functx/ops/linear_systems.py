@@ -1,0 +1,469 @@
+"""LU factors, the systems and determinants that they solve, and tridiagonal systems.
+
+A system is solved in two equations, the factors and their use, so that derivatives of every order, and
+all systems with one matrix, share the factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from functx import ops
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.samples import Rounding, f32, i32, sample
+from functx.core.tracer import aval_of
+from functx.core.types import ShapedArray, is_complex, real_dtype
+from functx.core.typing import ArrayLike, Cotangents, IRValue, NumPyArray, Tangent, Value
+from functx.ops.linear_algebra import (
+    LinearSystem,
+    MatrixFunction,
+    adjoint,
+    cast_like,
+    check_right_hand_side,
+    conj_if_complex,
+    construct_diagonal,
+    extract_diagonal,
+    insert_matrix_dim,
+    matmul_highest,
+    matrix_transpose,
+    position_mask,
+    real_if_complex,
+    well_conditioned,
+)
+from functx.ops.operands import literal
+
+if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
+
+_MATRIX = np.array([[1.0, 2.0, 0.5], [3.0, -1.0, 1.0], [-1.0, 1.0, 2.0]])
+_FACTORS = np.array([[3.0, -1.0, 1.0], [1 / 3, 7 / 3, 1 / 6], [-1 / 3, 2 / 7, 16 / 7]])
+_PIVOTS, _PERMUTATION = [1, 1, 2], [1, 0, 2]
+
+
+class Lu(MatrixFunction):
+    """The LU factors of matrices with rows permuted by partial pivoting, the pivots, the permutation.
+
+    x[permutation] == l @ u, where the unit lower triangular l and the upper triangular u are the two
+    triangles of one matrix. Step i exchanges row i with row `pivots[i]`.
+    """
+
+    square = False
+    multiple_results = True
+    samples = (
+        sample(f32[3, 3], values={0: _MATRIX}, dtypes=("f64", "f32")),
+        sample(f32[2, 4, 2], values={0: well_conditioned((2, 4, 2))}, dtypes=("f64", "f32")),
+        sample(f32[2, 3], values={0: well_conditioned((2, 3))}, dtypes=("f64", "f32")),
+    )
+
+    def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
+        self.check(x)
+        *batch, m, n = x.shape
+        rows = ShapedArray((*batch, m), np.dtype("int32"))
+        return [x, rows.update(shape=(*batch, min(m, n))), rows]
+
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Value]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+        # de Hoog, Anderssen and Lukas (2011), "Differentiation of matrix functionals using
+        # triangular factorization": l^-1 dx u^-1 = l^-1 dl + du u^-1.
+        lu, pivots, permutation = outs = self(*primals)
+        *batch, m, n = lu.shape
+        k, zero = min(m, n), literal(0, lu.dtype)
+        lower = ops.slice_in_dim(lu, 0, k, axis=lu.ndim - 1)
+        lower = ops.pad(lower, zero, [(0, 0, 0)] * (lu.ndim - 1) + [(0, m - k, 0)])
+        upper = ops.slice_in_dim(lu, 0, k, axis=lu.ndim - 2)
+        upper = ops.pad(upper, zero, [(0, 0, 0)] * len(batch) + [(0, n - k, 0), (0, 0, 0)])
+        if n > k:
+            rows = ops.broadcasted_iota(np.int32, upper.shape, upper.ndim - 2)
+            unit = ops.bitwise_and(ops.ge(rows, k), position_mask(upper.shape, ops.eq))
+            upper = ops.select(unit, literal(1, lu.dtype), upper)
+        left = ops.TriangularSolve(unit_diagonal=True)(
+            lower, permute_rows(tangents[0], permutation)
+        )
+        both = matrix_transpose(
+            ops.TriangularSolve(lower_triangle=False, transposed=True)(
+                upper, matrix_transpose(left)
+            )
+        )
+        below = position_mask(both.shape, ops.gt)
+        strict = ops.slice_in_dim(ops.select(below, both, zero), 0, k, axis=lu.ndim - 1)
+        strict = ops.pad(strict, zero, [(0, 0, 0)] * (lu.ndim - 1) + [(0, m - k, 0)])
+        unit_lower = ops.select(
+            position_mask(lower.shape, ops.gt),
+            lower,
+            ops.select(position_mask(lower.shape, ops.eq), literal(1, lu.dtype), zero),
+        )
+        upper = ops.select(position_mask(upper.shape, ops.le), upper, zero)
+        dl = ops.slice_in_dim(matmul_highest(unit_lower, strict), 0, k, axis=lu.ndim - 1)
+        dl = ops.pad(dl, zero, [(0, 0, 0)] * (lu.ndim - 1) + [(0, n - k, 0)])
+        du = matmul_highest(ops.select(below, zero, both), upper)
+        return outs, [ops.add(dl, du), None, None]
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
+        return ctx.via_jax(lax.linalg.lu, x)
+
+
+def permute_rows(x: Value, permutation: Value) -> Value:
+    """The rows of matrices in the order of `permutation`, a batch of vectors."""
+    n = x.ndim - 2
+    gather = ops.Gather(
+        offset_dims=(n + 1,),
+        collapsed_slice_dims=(n,),
+        start_index_map=(n,),
+        operand_batching_dims=tuple(range(n)),
+        start_indices_batching_dims=tuple(range(n)),
+        slice_sizes=(*[1] * (n + 1), x.shape[-1]),
+        unique_indices=True,
+        mode="promise_in_bounds",
+    )
+    return gather(x, ops.expand_dims(permutation, (permutation.ndim,)))
+
+
+class LuSolve(LinearSystem):
+    """The x with a @ x == b, by the LU factors of `a`; with `transposed`, `a` is transposed.
+
+    The operands are a, its factors and its permutation, and b. The factors serve the computation
+    alone: derivatives are those of the solution as a function of a and b.
+    """
+
+    transposed: bool = False
+    linear: ClassVar[tuple[int, ...]] = (3,)
+    samples = (
+        sample(
+            f32[3, 3],
+            f32[3, 3],
+            i32[3],
+            f32[3, 2],
+            values={0: _MATRIX, 1: _FACTORS, 2: _PERMUTATION},
+        ),
+        sample(
+            f32[1, 3, 3],
+            f32[1, 3, 3],
+            i32[1, 3],
+            f32[1, 3, 1],
+            transposed=True,
+            values={0: _MATRIX, 1: _FACTORS, 2: _PERMUTATION},
+            dtypes=("f64", "f32"),
+        ),
+    )
+
+    def abstract_eval(
+        self, a: ShapedArray, lu: ShapedArray, permutation: ShapedArray, b: ShapedArray
+    ) -> ShapedArray:
+        check_factors(self, a, lu, permutation)
+        self.check(a, b)
+        check_right_hand_side(self, a, b)
+        return b
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        a, lu, permutation, b = primals
+        da, _, _, db = tangents
+        x = self(*primals)
+        if da is not None:
+            # a dx = db - da x
+            term = matmul_highest(matrix_transpose(da) if self.transposed else da, x)
+            db = ops.neg(term) if db is None else ops.sub(db, term)
+        return x, None if db is None else self(a, lu, permutation, db)
+
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Cotangents:
+        b_ct = LuSolve(not self.transposed)(*args[:3], ct)
+        if not active[0]:
+            return None, None, None, b_ct
+        term = ops.neg(matmul_highest(b_ct, matrix_transpose(out)))
+        return matrix_transpose(term) if self.transposed else term, None, None, b_ct
+
+    def transpose(self, ct: Value, *args: Value) -> Cotangents:
+        return None, None, None, LuSolve(not self.transposed)(*args[:3], ct)
+
+    def numpy(
+        self, a: NumPyArray, lu: NumPyArray, permutation: NumPyArray, b: NumPyArray
+    ) -> ArrayLike:
+        return np.linalg.solve(np.swapaxes(a, -1, -2) if self.transposed else a, b)
+
+    def lower(
+        self, ctx: LoweringContext, a: IRValue, lu: IRValue, permutation: IRValue, b: IRValue
+    ) -> IRValue:
+        solve = _solve_transposed_by_factors if self.transposed else _solve_by_factors
+        return ctx.via_jax(solve, a, lu, permutation, b)
+
+
+def _solve_by_factors(a: Value, lu: Value, permutation: Value, b: Value) -> Value:
+    x = jnp.take_along_axis(b, permutation[..., None], axis=-2)
+    x = lax.linalg.triangular_solve(lu, x, left_side=True, lower=True, unit_diagonal=True)
+    return lax.linalg.triangular_solve(lu, x, left_side=True, lower=False)
+
+
+def _solve_transposed_by_factors(a: Value, lu: Value, permutation: Value, b: Value) -> Value:
+    x = lax.linalg.triangular_solve(lu, b, left_side=True, lower=False, transpose_a=True)
+    x = lax.linalg.triangular_solve(
+        lu, x, left_side=True, lower=True, unit_diagonal=True, transpose_a=True
+    )
+    return jnp.take_along_axis(x, jnp.argsort(permutation)[..., None], axis=-2)
+
+
+def check_factors(
+    primitive: MatrixFunction, a: ShapedArray, lu: ShapedArray, permutation: ShapedArray
+) -> None:
+    """Raise unless `lu` and `permutation` have the types that `Lu` gives for `a`."""
+    primitive.check(a, lu)
+    if lu.shape != a.shape or permutation.shape != a.shape[:-1]:
+        raise ShapeError(
+            f"{primitive.name}: the factors must have the shape of the matrix, and the permutation an "
+            f"element for each row; got {a!r}, {lu!r} and {permutation!r}"
+        )
+    if permutation.dtype.kind not in "iu":
+        raise DTypeError(
+            f"{primitive.name}: the permutation must be of integers; got {permutation!r}"
+        )
+
+
+class Det(MatrixFunction):
+    """The determinant."""
+
+    samples = (
+        sample(f32[3, 3]),
+        sample(f32[2, 2, 2]),
+        sample(f32[1, 1]),
+        sample(f32[2, 2], values={0: [[1.0, 2.0], [2.0, 4.0]]}, gradients={0: [[4, -2], [-2, 1]]}),
+        sample(f32[3, 3], values={0: np.ones((3, 3))}, gradients={0: np.zeros((3, 3))}),
+    )
+
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
+        self.check(x)
+        return x.update(shape=x.shape[:-2])
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
+        (x,), (dx,) = primals, tangents
+        return self(x), ops.reduce_sum(ops.mul(Cofactors()(x), dx), (x.ndim - 2, x.ndim - 1))
+
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Cotangents:
+        (x,) = args
+        broadcast = ops.broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
+        return (ops.mul(broadcast, Cofactors()(x)),)
+
+    def numpy(self, x: NumPyArray) -> ArrayLike:
+        return np.linalg.det(x)
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
+        return ctx.via_jax(jnp.linalg.det, x)
+
+
+class Cofactors(MatrixFunction):
+    """The matrix of cofactors, the derivative of the determinant, singular or not."""
+
+    rounding = Rounding(is_normwise=True)
+    samples = (
+        sample(f32[3, 3], values={0: well_conditioned((3, 3))}),
+        sample(f32[2, 2, 2], values={0: well_conditioned((2, 2, 2))}, dtypes=("f64", "f32")),
+        sample(f32[2, 2], values={0: np.zeros((2, 2))}, gradients={0: [[1, -1], [-1, 1]]}),
+    )
+
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
+        self.check(x)
+        return x
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
+        (x,), (dx,) = primals, tangents
+        u, s, vh = ops.Svd()(x)
+        sign = ops.mul(Det()(u), Det()(vh))
+        e = matmul_highest(adjoint(u), matmul_highest(dx, adjoint(vh)))
+        # Of s + e: diagonal sum_k p_ik e_kk, elsewhere -p_ij e_ji, p the products of others.
+        p = cast_like(_products_of_others(s), u)
+        traces = matmul_highest(
+            p, insert_matrix_dim(extract_diagonal(e), (*e.shape[:-1], 1), drop=1)
+        )
+        inner = ops.sub(construct_diagonal(_sum_last_dim(traces)), ops.mul(p, matrix_transpose(e)))
+        outer = matmul_highest(conj_if_complex(u), matmul_highest(inner, conj_if_complex(vh)))
+        broadcast = ops.broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
+        return self(x), ops.mul(broadcast, outer)
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
+        return ctx.via_jax(_cofactors, x)
+
+
+def _cofactors(x: Value) -> Value:
+    u, s, vh = jnp.linalg.svd(x)
+    other_products = jnp.where(jnp.eye(s.shape[-1], dtype=bool), 1, s[..., None, :]).prod(-1)
+    sign = jnp.linalg.det(u) * jnp.linalg.det(vh)
+    return sign[..., None, None] * ((u.conj() * other_products[..., None, :]) @ vh.conj())
+
+
+class Slogdet(MatrixFunction):
+    """The sign of the determinant, and the logarithm of its absolute value, by LU factors.
+
+    The operands are matrices, and their factors, permutation and pivots. The derivatives are those of
+    functions of the matrices, as for `LuSolve`.
+    """
+
+    multiple_results = True
+    samples = (
+        sample(
+            f32[3, 3],
+            f32[3, 3],
+            i32[3],
+            i32[3],
+            values={0: _MATRIX, 1: _FACTORS, 2: _PERMUTATION, 3: _PIVOTS},
+        ),
+    )
+
+    def abstract_eval(
+        self, x: ShapedArray, lu: ShapedArray, permutation: ShapedArray, pivots: ShapedArray
+    ) -> Sequence[ShapedArray]:
+        check_factors(self, x, lu, permutation)
+        out = x.update(shape=x.shape[:-2])
+        return [out, out.update(dtype=real_dtype(x.dtype))]
+
+    def jvp(
+        self, primals: Sequence[Value], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Value], Sequence[Tangent]]:
+        dx = tangents[0]
+        sign, log_abs_det = outs = self(*primals)
+        if dx is None:
+            return outs, [None, None]
+        trace = _sum_last_dim(extract_diagonal(LuSolve()(*primals[:3], dx)))
+        sign_tangent = None
+        if is_complex(dx.dtype):
+            # The imaginary part of the trace rotates the sign.
+            sign_tangent = ops.mul(
+                sign, ops.complex(ops.constant_like(log_abs_det, 0), ops.imag(trace))
+            )
+        return outs, [sign_tangent, real_if_complex(trace)]
+
+    def numpy(
+        self, x: NumPyArray, lu: NumPyArray, permutation: NumPyArray, pivots: NumPyArray
+    ) -> Sequence[NumPyArray]:
+        return np.linalg.slogdet(x)
+
+    def decompose(self, x: Value, lu: Value, permutation: Value, pivots: Value) -> Sequence[Value]:
+        diagonal = extract_diagonal(lu)
+        last = diagonal.ndim - 1
+        steps = ops.broadcasted_iota(pivots.dtype, pivots.shape, last)
+        swaps = ops.select(
+            ops.ne(pivots, steps), literal(-1, diagonal.dtype), literal(1, diagonal.dtype)
+        )
+        sign = ops.reduce_prod(ops.mul(swaps, ops.sign(diagonal)), (last,))
+        return [sign, _sum_last_dim(ops.log(ops.abs(diagonal)))]
+
+
+def _sum_last_dim(x: Value) -> Value:
+    return ops.reduce_sum(x, (x.ndim - 1,))
+
+
+def _products_of_others(s: Value) -> Value:
+    """The product of all elements of s except those at i and j, in row i and column j; 0 for i = j."""
+    shape = (*s.shape[:-1], *s.shape[-1:] * 3)
+    n = len(shape)
+    i, j, k = [ops.broadcasted_iota(np.int32, shape, axis) for axis in range(n - 3, n)]
+    broadcast = ops.broadcast_in_dim(s, shape, (*range(n - 3), n - 1))
+    one = literal(1, s.dtype)
+    product = ops.reduce_prod(
+        ops.select(ops.eq(i, k), one, ops.select(ops.eq(j, k), one, broadcast)), (n - 1,)
+    )
+    return ops.select(position_mask(product.shape, ops.eq), literal(0, s.dtype), product)
+
+
+def lu_factors(a: ArrayLike) -> tuple[Value, Value, Value]:
+    """The LU factors, pivots and permutation of `a`, for use beside `a`, which has the derivative."""
+    lu, pivots, permutation = Lu()(ops.stop_gradient(a))
+    return lu, pivots, permutation
+
+
+def solve(a: ArrayLike, b: ArrayLike) -> Value:
+    """The x with a @ x == b for square matrices `a` and matrices `b` with as many rows."""
+    if aval_of(a).shape[-2:-1] != aval_of(a).shape[-1:]:
+        raise ShapeError(f"solve: the operand must hold square matrices; got {aval_of(a)!r}")
+    lu, _, permutation = lu_factors(a)
+    return LuSolve()(a, lu, permutation, b)
+
+
+def det(x: ArrayLike) -> Value:
+    """The determinant of square matrices; its derivative is right for singular ones too."""
+    return Det()(x)
+
+
+def slogdet(x: ArrayLike) -> tuple[Value, Value]:
+    """The sign of the determinant, and the logarithm of its absolute value."""
+    if aval_of(x).shape[-2:-1] != aval_of(x).shape[-1:]:
+        raise ShapeError(f"slogdet: the operand must hold square matrices; got {aval_of(x)!r}")
+    lu, pivots, permutation = lu_factors(x)
+    sign, log_abs_det = Slogdet()(x, lu, permutation, pivots)
+    return sign, log_abs_det
+
+
+class TridiagonalSolve(LinearSystem):
+    """The x with t @ x == b for tridiagonal matrices t, given by their three diagonals.
+
+    The operands are the diagonals, of one length, and b. Element i of the lower diagonal is t[i, i-1],
+    and its first element is not read; element i of the upper one is t[i, i+1]. With
+    `perturb_singular`, pivots near 0 are moved away from it.
+    """
+
+    perturb_singular: bool = False
+    linear: ClassVar[tuple[int, ...]] = (3,)
+    samples = (
+        sample(f32[3], f32[3], f32[3], f32[3, 2], domain={1: (3.0, 5.0)}),
+        sample(
+            f32[2, 2], f32[2, 2], f32[2, 2], f32[2, 2, 1], domain={1: (3.0, 5.0)}, dtypes=("f32",)
+        ),
+    )
+
+    def abstract_eval(
+        self, lower: ShapedArray, diagonal: ShapedArray, upper: ShapedArray, b: ShapedArray
+    ) -> ShapedArray:
+        self.check(b, lower, diagonal, upper)
+        if not lower.shape == diagonal.shape == upper.shape == b.shape[:-1]:
+            raise ShapeError(
+                f"{self.name}: the diagonals must have one length, and b as many rows; got "
+                f"{lower!r}, {diagonal!r}, {upper!r} and {b!r}"
+            )
+        return b
+
+    square = False
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        *diagonals, _ = primals
+        x, db = self(*primals), tangents[3]
+        for step, t in zip((1, 0, -1), tangents[:3], strict=True):
+            if t is not None:
+                term = ops.mul(insert_matrix_dim(t, x.shape, drop=1), shift_rows(x, step))
+                db = ops.neg(term) if db is None else ops.sub(db, term)
+        return x, self(*diagonals, db)
+
+    def transpose(self, ct: Value, *args: Value) -> Cotangents:
+        lower, diagonal, upper, _ = args
+        swapped = [
+            ops.squeeze(shift_rows(ops.expand_dims(x, (x.ndim,)), step), (x.ndim,))
+            for x, step in ((upper, 1), (lower, -1))
+        ]
+        return None, None, None, self(swapped[0], diagonal, swapped[1], ct)
+
+    def numpy(
+        self, lower: NumPyArray, diagonal: NumPyArray, upper: NumPyArray, b: NumPyArray
+    ) -> ArrayLike:
+        n = diagonal.shape[-1]
+        below, on, above = [np.eye(n, k=k) for k in (-1, 0, 1)]
+        matrix = below * lower[..., None] + on * diagonal[..., None] + above * upper[..., None]
+        return np.linalg.solve(matrix, b)
+
+    def lower(
+        self, ctx: LoweringContext, lower: IRValue, diagonal: IRValue, upper: IRValue, b: IRValue
+    ) -> IRValue:
+        def solve(*args: Value) -> Value:
+            return lax.linalg.tridiagonal_solve(*args, perturb_singular=self.perturb_singular)
+
+        return ctx.via_jax(solve, lower, diagonal, upper, b)
+
+
+def shift_rows(x: Value, step: int) -> Value:
+    """`x` with its rows moved down by `step`, and zeros in place of those that move in."""
+    config = [(0, 0, 0)] * (x.ndim - 2) + [(step, -step, 0), (0, 0, 0)]
+    return ops.pad(x, literal(0, x.dtype), config) if step else x
