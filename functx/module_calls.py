@@ -108,6 +108,33 @@ def functional_call(
                     given.put(name, replaced[place[0]][place[1]])
 
 
+def call_and_write_back(
+    module: Any, state: Mapping[str, Any], args: tuple[PyTree, ...], kwargs: Mapping[str, Any]
+) -> tuple[PyTree, dict[str, Any]]:
+    """The result of a functional call, whose new values of buffers are written to the arrays of `state`.
+
+    Those of another shape or dtype, or in place of a Python number, are returned by name.
+    """
+    after = dict(state)
+    out = functional_call(module, after, args, kwargs)
+    others = {}
+    for name, before in state.items():
+        new = after[name]
+        if new is before:
+            continue
+        if not isinstance(before, (int, float, complex)) and has_type_of(new, before):
+            before[...] = new
+        else:
+            others[name] = new
+    return out, others
+
+
+def has_type_of(new: Any, before: Any) -> bool:
+    """Whether two arrays have one shape and one dtype."""
+    aval, old = aval_of(new), aval_of(before)
+    return (aval.shape, aval.dtype) == (old.shape, old.dtype)
+
+
 class GivenState(NamedTuple):
     """The values of a state by name, and the dictionaries that gave them."""
 

@@ -9,9 +9,8 @@ from functx.aot.compilation import PartitionFunction
 from functx.aot.compilers import Compiler
 from functx.aot.functions import aot_function, is_part_of_trace
 from functx.core.errors import ModuleTypeError, type_name
-from functx.core.tracer import aval_of
 from functx.core.typing import Function, PyTree
-from functx.module_calls import functional_call
+from functx.module_calls import call_and_write_back
 from functx.nn.module import Module, module_structure
 from functx.transforms.decompose import decompose
 
@@ -84,7 +83,6 @@ class AotModule(Module):
         """Forgets what is compiled, and where parameters and buffers are held."""
         self._compiled: Function | None = None
         self._places: list[tuple[str, Module, str]] = []
-        self._modes_of: list[Module] = []
         self._structure_version = -1
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,8 +106,7 @@ class AotModule(Module):
         if self._structure_version != module_structure.version:
             self._find_places()
         state = {name: getattr(module, attribute) for name, module, attribute in self._places}
-        modes = bytes([module.training for module in self._modes_of])
-        out, replaced = compiled(state, modes, *args, **kwargs)
+        out, replaced = compiled(state, *args, **kwargs)
         for name, module, attribute in self._places if replaced else ():
             if name in replaced:
                 setattr(module, attribute, replaced[name])
@@ -125,37 +122,17 @@ class AotModule(Module):
                     name = f"{path}.{attribute}" if path else attribute
                     own.setdefault(id(x), (name, module, attribute))
         self._places = [*own.values()]
-        self._modes_of = [*self.module.modules()]
         self._structure_version = module_structure.version
 
 
-_FORGOTTEN_ATTRIBUTES = frozenset({"_compiled", "_places", "_modes_of", "_structure_version"})
+_FORGOTTEN_ATTRIBUTES = frozenset({"_compiled", "_places", "_structure_version"})
 
 
 def module_function(module: Module) -> Function:
-    """A module as a function of its state, the modes of its submodules, and its arguments.
+    """A module as a function of its state and its arguments, which also returns what it could not write back."""
 
-    It returns the result, and the new values of buffers that have another type than those before. Other
-    new values are written to the state.
-    """
-
-    def call(
-        state: dict[str, Any], modes: bytes, /, *args: PyTree, **kwargs: PyTree
-    ) -> tuple[PyTree, dict[str, Any]]:
-        given = dict(state)
-        out = functional_call(module, given, args, kwargs)
-        replaced = {}
-        for name, before in state.items():
-            new = given[name]
-            if new is before:
-                continue
-            old_aval, aval = aval_of(before), aval_of(new)
-            is_number = isinstance(before, (int, float, complex))
-            if not is_number and (old_aval.shape, old_aval.dtype) == (aval.shape, aval.dtype):
-                before[...] = new
-            else:
-                replaced[name] = new
-        return out, replaced
+    def call(state: dict[str, Any], /, *args: PyTree, **kwargs: PyTree) -> Any:
+        return call_and_write_back(module, state, args, kwargs)
 
     call.__name__ = type(module).__name__
     return call

@@ -73,7 +73,7 @@ def check_joint(name: str, joint: object, num_outputs: int | None) -> JointProgr
             "writes to its values",
             fix="Make it of functx.functionalize(f), as functx.aot.joint_program(f) does.",
         )
-    num_outputs = joint.outputs if num_outputs is None else num_outputs
+    num_outputs = joint.num_outputs if num_outputs is None else num_outputs
     total = len(joint.program.outputs)
     try:
         count = index(num_outputs)
@@ -81,12 +81,12 @@ def check_joint(name: str, joint: object, num_outputs: int | None) -> JointProgr
         raise ArgumentError(
             f"{name}: num_fwd_outputs must be an integer; got {type_name(num_outputs)}"
         ) from None
-    if not 0 <= count <= total or not 0 <= joint.primals <= len(joint.program.inputs):
+    if not 0 <= count <= total or not 0 <= joint.num_primals <= len(joint.program.inputs):
         raise ValueRangeError(
             f"{name}: num_fwd_outputs and primals must be at most the numbers of outputs and inputs; "
-            f"got {count} of {total} outputs, {joint.primals} of {len(joint.program.inputs)} inputs"
+            f"got {count} of {total} outputs, {joint.num_primals} of {len(joint.program.inputs)} inputs"
         )
-    return joint._replace(outputs=count)
+    return joint._replace(num_outputs=count)
 
 
 def has_trailing_writes(program: Program) -> bool:

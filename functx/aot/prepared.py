@@ -300,7 +300,7 @@ def joint_program(fun: Function, meta: Meta | None = None) -> Callable[..., Join
 
     >>> import functx, numpy
     >>> joint = functx.aot.joint_program(functx.numpy.sin)(numpy.float32(1.0))
-    >>> joint.primals, len(joint.tangents), len(joint.program.outputs)
+    >>> joint.num_primals, len(joint.tangents), len(joint.program.outputs)
     (1, 1, 2)
     """
     check_callable(fun, "joint_program")
@@ -322,7 +322,7 @@ def joint_program(fun: Function, meta: Meta | None = None) -> Callable[..., Join
         num_leaves = len(program.inputs) - len(captured)
         active = [*inexact_mask(program.in_avals[:num_leaves]), *map(requires_gradient, captured)]
         joint = join_gradients(program, active, inexact_mask(program.out_avals), zeros=True)
-        return joint._replace(mutated=written.num_leaves, captured=tuple(captured))
+        return joint._replace(num_mutated=written.num_leaves, captured=tuple(captured))
 
     def analyzed(*args: PyTree, **kwargs: PyTree) -> JointProgram:
         assert meta is not None
@@ -345,9 +345,9 @@ def analyzed_joint_program(meta: Meta, program: Program, zeros: bool = False) ->
     joint = join_gradients(program, meta.needs_grad, mask, zeros)
     return joint._replace(
         program=with_trailing_writes(joint.program, meta, Part.STAYS_FORWARD),
-        outputs=joint.outputs - len(meta.in_graph),
-        mutated=first,
-        bases=len(meta.bases),
+        num_outputs=joint.num_outputs - len(meta.in_graph),
+        num_mutated=first,
+        num_bases=len(meta.bases),
     )
 
 

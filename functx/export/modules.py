@@ -33,7 +33,7 @@ from functx.export.functions import (
     interface_of,
 )
 from functx.export.signature import BackwardSignature, Signature, output_names
-from functx.module_calls import foreign_state, functional_call
+from functx.module_calls import call_and_write_back, foreign_state
 from functx.nn.module import Module
 from functx.transforms.aliasing import shared_buffers
 from functx.transforms.argument_names import argument_names
@@ -168,20 +168,14 @@ class ModuleCall(NamedTuple):
 
     def forward(self, state: Sequence[Any], args: tuple[PyTree, ...], kwargs: PyTree) -> PyTree:
         """The result for other values of the state, to which replaced values are written."""
-        before = dict(zip(self.state, state, strict=True))
-        after = dict(before)
-        out = functional_call(self.module, after, args, kwargs)
-        for name, x in before.items():
-            new = after[name]
-            if new is not x:
-                old_type, new_type = aval_of(x), aval_of(new)
-                if (old_type.shape, old_type.dtype) != (new_type.shape, new_type.dtype):
-                    raise ExportError(
-                        f"{self.label}: parameters and buffers must keep their shapes and dtypes; got "
-                        f"{new_type!r} in place of {old_type!r} for `{name}`",
-                        fix="Write a value of the same type to it, or return the new one.",
-                    )
-                x[...] = new
+        given = dict(zip(self.state, state, strict=True))
+        out, others = call_and_write_back(self.module, given, args, kwargs)
+        for name, new in others.items():
+            raise ExportError(
+                f"{self.label}: parameters and buffers must keep their shapes and dtypes; got "
+                f"{aval_of(new)!r} in place of {aval_of(given[name])!r} for `{name}`",
+                fix="Write a value of the same type to it, or return the new one.",
+            )
         return out
 
     def analyze(self) -> Analysis:

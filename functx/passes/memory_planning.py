@@ -36,9 +36,9 @@ from functx.transforms.decompose import lowering_decomposition
 class JointProgram(NamedTuple):
     """A program that computes outputs from primals, and gradients from primals and tangents.
 
-    The first `primals` inputs are the primals; the others are the tangents, which here means the
-    cotangents of outputs. The first `outputs` outputs are those of the forward computation: the new
-    values of `mutated` inputs, the results of the function, and `bases` extra ones; the others are
+    The first `num_primals` inputs are the primals; the others are the tangents, which here means the
+    cotangents of outputs. The first `num_outputs` outputs are those of the forward computation: the new
+    values of `num_mutated` inputs, the results of the function, and `num_bases` extra ones; the others are
     gradients. `gradients` has an entry for each primal: the number of its gradient, None without
     one. Variables in `free_to_save` cost nothing to save. Variables in `recompute` are recomputed,
     not saved.
@@ -49,12 +49,12 @@ class JointProgram(NamedTuple):
     """
 
     program: Program
-    primals: int
-    outputs: int
+    num_primals: int
+    num_outputs: int
     free_to_save: frozenset[Any] = frozenset()
     recompute: frozenset[Any] = frozenset()
-    mutated: int = 0
-    bases: int = 0
+    num_mutated: int = 0
+    num_bases: int = 0
     gradients: tuple[int | None, ...] | None = None
     captured: tuple[Any, ...] = ()
 
@@ -70,7 +70,7 @@ class JointProgram(NamedTuple):
     @property
     def tangents(self) -> list[Var]:
         """The inputs that only the backward computation takes."""
-        return self.program.inputs[self.primals :]
+        return self.program.inputs[self.num_primals :]
 
 
 class JointDataflow:
@@ -78,8 +78,8 @@ class JointDataflow:
 
     def __init__(self, joint: JointProgram):
         self.joint, program = joint, joint.program
-        self.outputs = program.outputs[: joint.outputs]
-        self.gradients = program.outputs[joint.outputs :]
+        self.outputs = program.outputs[: joint.num_outputs]
+        self.gradients = program.outputs[joint.num_outputs :]
         self.tangent_dependent: set[Atom] = {*joint.tangents}
         self.tangent_free: list[Equation] = []
         self.backward: list[Equation] = []
@@ -101,7 +101,7 @@ class JointDataflow:
         stays = [e for e in self.tangent_free if e.part is Part.STAYS_FORWARD]
         needed = [*self.outputs, *[a for e in stays for a in (*e.inputs, *e.outputs)]]
         computed = [v for eqn in backward_slice(needed, self.tangent_free) for v in eqn.outputs]
-        return {*self.joint.program.inputs[: self.joint.primals], *computed}
+        return {*self.joint.program.inputs[: self.joint.num_primals], *computed}
 
     @cached_property
     def backward_inputs(self) -> dict[Var, None]:

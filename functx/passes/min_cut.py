@@ -318,7 +318,7 @@ def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
         available_node[v] = network.add_node()
         network.add_edge(producer, available_node[v], save_cost(v, flow, config, distances))
 
-    for v in joint.program.inputs[: joint.primals]:
+    for v in joint.program.inputs[: joint.num_primals]:
         if v in distances:
             add_value(v, _SOURCE)
     for eqn in flow.recompute_candidates:
@@ -476,7 +476,7 @@ def min_cut_partition(joint: JointProgram, config: MinCutConfig) -> Partition:
 
 def variables_in_order(joint: JointProgram) -> Iterable[Var]:
     """The variables of a joint program in the order of their definitions."""
-    yield from joint.program.inputs[: joint.primals]
+    yield from joint.program.inputs[: joint.num_primals]
     for eqn in joint.program.equations:
         yield from eqn.outputs
 
@@ -501,7 +501,7 @@ def partition_at(joint: JointProgram, saved: Sequence[Var]) -> Partition:
     outputs = [*flow.outputs, *returned, *targets]
     forward = Program(
         program.name,
-        program.inputs[: joint.primals],
+        program.inputs[: joint.num_primals],
         dce_equations([*copies.values(), *forward_equations], outputs),
         outputs,
         in_names=program.in_names,
@@ -513,14 +513,14 @@ def partition_at(joint: JointProgram, saved: Sequence[Var]) -> Partition:
     if gradients is None:
         gradients = all_inexact_gradients(joint)
     return Partition(
-        forward, backward, joint.mutated, joint.bases, len(saved) + len(targets), gradients
+        forward, backward, joint.num_mutated, joint.num_bases, len(saved) + len(targets), gradients
     )
 
 
 def all_inexact_gradients(joint: JointProgram) -> tuple[int | None, ...]:
     """The number of the gradient of each primal, if all inexact primals have one and no others."""
-    primals = inexact_mask(joint.program.in_avals[: joint.primals])
-    if sum(primals) != len(joint.program.outputs) - joint.outputs:
+    primals = inexact_mask(joint.program.in_avals[: joint.num_primals])
+    if sum(primals) != len(joint.program.outputs) - joint.num_outputs:
         return ()
     numbers = count()
     return tuple([next(numbers) if on else None for on in primals])
@@ -602,7 +602,7 @@ def build_backward_program(
             inputs[0] = target_of[eqn.inputs[0]]  # type: ignore[index]
         outputs = [copy_of.setdefault(v, Var(v.aval)) for v in eqn.outputs]
         copies.append(eqn.replace(inputs=inputs, outputs=outputs))
-    outputs = [copy_of.get(a, a) for a in joint.program.outputs[joint.outputs :]]
+    outputs = [copy_of.get(a, a) for a in joint.program.outputs[joint.num_outputs :]]
     inputs = [
         *[copy_of[v] for v in saved],
         *target_of.values(),

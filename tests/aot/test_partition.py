@@ -136,8 +136,8 @@ def test_values_that_depend_on_no_input_are_not_saved(f, saved, args):
         assert sum(a.aval.size for a in parts.saved) == size
         assert not any(a.aval.dtype == bool for a in parts.saved)
         found = forward(*args)
-        grads = backward(*found[joint.outputs :], *tangents)
-        for a, b in zip([*found[: joint.outputs], *grads], expected, strict=True):
+        grads = backward(*found[joint.num_outputs :], *tangents)
+        for a, b in zip([*found[: joint.num_outputs], *grads], expected, strict=True):
             onp.testing.assert_allclose(a, b, rtol=1e-6)
 
 
@@ -198,8 +198,8 @@ def test_the_partition_computes_the_values_of_the_joint_program(how, f, args):
     expected = joint.program(*args, *tangents)
     forward, backward = PARTITIONS[how](joint)
     found = forward(*args)
-    grads = backward(*found[joint.outputs :], *tangents)
-    for got, wanted in zip([*found[: joint.outputs], *grads], expected, strict=True):
+    grads = backward(*found[joint.num_outputs :], *tangents)
+    for got, wanted in zip([*found[: joint.num_outputs], *grads], expected, strict=True):
         onp.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -228,10 +228,10 @@ def test_writes_are_removed_from_joint_programs():
         joint = joint_program(f)(X)
         for partition_of in PARTITIONS.values():
             forward, backward = partition_of(joint)
-            saved = forward(X)[joint.outputs :]
+            saved = forward(X)[joint.num_outputs :]
             onp.testing.assert_allclose(backward(*saved, ones)[0], grad, rtol=1e-6)
     joint = joint_program(into_the_argument)(X)
-    assert joint.mutated == 1
+    assert joint.num_mutated == 1
     new, out, grad = joint.program(X, onp.array([1, 0, 0], "float32"), onp.float32(1))
     onp.testing.assert_allclose(new, [X[1] * 3, X[1], X[2]])
     onp.testing.assert_allclose(out, onp.sum(new))
