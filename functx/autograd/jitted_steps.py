@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import copy_context
 from sys import getrefcount
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,14 @@ from functx.core import tree
 from functx.core.caches import Cache
 from functx.core.errors import AutogradError, EscapedTracerError
 from functx.core.generator_state import GeneratorState, read_states
+from functx.core.source_info import user_source
 from functx.core.tracer import HOST_ARRAY_TYPES, variables
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Avals, Function, PyTree
 from functx.lowering.captured_arrays import COUNT_OF_LOCAL
 from functx.lowering.execution import find_executable
 from functx.lowering.jax_bridge import call_reraising_callback_errors
+from functx.lowering.recompilation import code_of_function, warn_of_repeats
 from functx.transforms.aliasing import shared_buffers, write_back_arguments
 from functx.transforms.argument_names import argument_names, function_name
 from functx.transforms.tracing_api import FlatFunction
@@ -120,11 +122,12 @@ class JittedSteps:
                 self.is_step = bool(self.is_step or trace.has_backward or step.traced.changes)
                 if not self.is_step:
                     return NotImplemented
-                if not step.traced.kept and step.places.hold(fun, found):
-                    # A step that stores what it makes, or replaces Variables that it reads, finds other
-                    # ones next time.
+                stores = bool(step.traced.kept)
+                if not stores and step.places.hold(fun, found):
                     steps.insert(0, step)
                     del steps[STEPS_OF_A_KEY:]
+                else:
+                    warn_of_trace(fun, UnrepeatableStep(stores))
             if step.needs_history and may_be_node and not step.is_no_node:
                 # Another trace finds out, once.
                 step.is_no_node = True
@@ -137,6 +140,40 @@ class JittedSteps:
                 return step.run(leaves, found)
             with self.function.tracing():
                 return step.run(leaves, found)
+
+
+class UnrepeatableStep(NamedTuple):
+    """A step that finds other Variables next time, since it stores what it makes, or replaces some that it reads."""
+
+    stores: bool
+
+    def may_be_same_function(self, _before: UnrepeatableStep) -> bool:
+        return True
+
+    def difference(self, _before: UnrepeatableStep) -> tuple[str, str]:
+        if self.stores:
+            return (
+                "a value that the function stores, such as an argument or a `.grad` in a list",
+                "Return it, or write it to a Variable (kept[...] = value).",
+            )
+        return (
+            "the Variables that the function reads, since it puts others in their places",
+            "Write to the ones that are there (w[...] = value).",
+        )
+
+
+def warn_of_trace(fun: Function, step: UnrepeatableStep) -> None:
+    """Counts a trace of a step that cannot be called again; warns when there are too many."""
+    source, code = user_source(2), code_of_function(fun)
+    if source is not None and code is not None:
+        warn_of_repeats(
+            source,
+            code,
+            UnrepeatableStep,
+            lambda: step,
+            f"jit({function_name(fun)}): a step should be traced a few times at most, since that takes "
+            "far longer than to run",
+        )
 
 
 def check_arguments(fun: Function, leaves: Sequence[Any]) -> None:

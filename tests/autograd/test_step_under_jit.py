@@ -1351,6 +1351,37 @@ def test_a_step_that_is_compiled_again_and_again_is_warned_of():
             step(onp.ones((i + 1, 2), "float32"))
 
 
+def test_a_step_that_is_traced_in_each_call_is_warned_of_once():
+    kept, variables, traces = [None], [Variable([1.0, 2.0]), Variable([3.0, 4.0])], 0
+
+    @functx.jit
+    def storing(x):
+        nonlocal traces
+        traces += 1
+        variables[0][...] = x * 2.0
+        kept[0] = x
+
+    @functx.jit
+    def replacing(x):
+        nonlocal traces
+        traces += 1
+        variables[1][...] = x
+        variables[0], variables[1] = variables[1], variables[0]
+
+    for step, reason in (
+        (storing, "a value that the function stores"),
+        (replacing, "the Variables"),
+    ):
+        traces = 0
+        with pytest.warns(
+            RecompilationWarning, match=rf"jit\({step.__name__}\): a step .*\n.*{reason}"
+        ) as found:
+            for _ in range(8):
+                step(X[:2])
+        assert len(found) == 1
+        assert traces >= 8
+
+
 def whole(w, buffer):
     w.grad = w.grad[...]
 
