@@ -248,7 +248,7 @@ def test_the_forward_program_supplies_captured_values_which_have_no_gradient():
     for meta in (None, analyze(f)(X)):
         joint = joint_program(f, meta)(X)
         assert joint == joint_program(f, meta)(X) and hash(joint) == hash(joint_program(f, meta)(X))
-        assert len(joint.captured) == 1 and joint != joint._replace(mutated=1)
+        assert len(joint.captured) == 1 and joint != joint._replace(num_mutated=1)
         for partition_of in PARTITIONS.values():
             parts = partition_of(joint)
             scale[1] = onp.nan  # A later write does not change the programs.
