@@ -1,0 +1,156 @@
+"""The family of elementwise functions with parameters that are computed by loops, and the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functx import ops
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace_closed
+from functx.core.types import DType
+from functx.core.typing import Tangent, Value
+from functx.ops.families import Elementwise
+from functx.ops.operands import cast_like_input, upcast_half
+from functx.transforms.call_primitive import Call
+from functx.transforms.control.loops import while_loop
+from functx.transforms.jvp import jvp
+
+State = tuple[Value, ...]
+
+
+class ParametricFunction(Elementwise, abstract=True):
+    """A real elementwise function whose derivatives in some operands have no closed formula.
+
+    `orders` counts the derivatives in each operand, all 0 if it is empty. A subclass defines `kernel`,
+    and `slope` for the operands in which the derivative has a formula; the derivatives in the others
+    are those of the steps of the kernel.
+    """
+
+    accepts = "f"
+    orders: tuple[int, ...] = ()
+
+    def kernel(self, *args: Value) -> Value:
+        """The function without derivatives, of arrays of one shape in single or double precision."""
+        raise self.missing_rule_error("kernel")
+
+    def slope(self, i: int, *args: Value) -> Value | None:
+        """The derivative of the function in operand `i`; None if it has no formula."""
+        return None
+
+    def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
+        like = next((x for x in args if x.shape), args[0])
+        wide = [upcast_half(broadcast_like(x, like)) for x in args]
+        if self.slope(i, *wide) is None:
+            return t * self.differentiated(i)(*args)
+
+        def slope(*args: Value) -> Value:
+            out = self.slope(i, *args)
+            assert out is not None
+            return out
+
+        return t * cast_like_input(derivative(slope, self.orders)(*wide), t)
+
+    def differentiated(self, i: int) -> ParametricFunction:
+        """The derivative of the function in operand `i`, a function of the same family."""
+        fields = {field: getattr(self, field) for field in self.fields}
+        count = max(len(self.orders), i + 1)
+        orders = [*self.orders, *[0] * (count - len(self.orders))]
+        orders[i] += 1
+        return type(self)(**{**fields, "orders": tuple(orders)})
+
+    def decompose(self, *args: Value) -> Value:
+        like = next((x for x in args if x.shape), args[0])
+        wide = [upcast_half(broadcast_like(x, like)) for x in args]
+
+        def body(*args: Value) -> list[Value]:
+            return [derivative(self.kernel, self.orders)(*args)]
+
+        # XLA compiles the loops once, however often a program calls them.
+        program = trace_closed(body, [aval_of(x) for x in wide], name=self.name)
+        return cast_like_input(Call(program, noinline=True)(*wide)[0], args[0])
+
+
+def broadcast_like(x: Value, like: Value) -> Value:
+    """`x`, as an array of the shape of `like` if it is a scalar."""
+    return ops.full(like.shape, x) if x.shape != like.shape else x
+
+
+def derivative(function: Callable[..., Value], orders: Sequence[int]) -> Callable[..., Value]:
+    """The elementwise `function`, differentiated `orders[i]` times in operand i."""
+    for i, order in enumerate(orders):
+        for _ in range(order):
+            function = _derivative_in(i, function)
+    return function
+
+
+def _derivative_in(i: int, function: Callable[..., Value]) -> Callable[..., Value]:
+    def slope(*args: Value) -> Value:
+        tangents = [ops.constant_like(x, 1.0) if j == i else None for j, x in enumerate(args)]
+        tangent: Value = jvp(function, args, tangents)[1]
+        return tangent
+
+    return slope
+
+
+def iterate(
+    step: Callable[[Value, State], tuple[State, Value]],
+    state: State,
+    dtype: DType,
+    limit: int = 20000,
+) -> State:
+    """The state after `step(k, state)` for k = 1, 2, ... until it has settled.
+
+    `step` returns the next state and where it still changes. A fifth of the number of steps and a
+    few more follow the last change, in which the derivatives settle, which lag behind the values.
+    """
+
+    def unsettled(carry: tuple[Value, Value, State]) -> Value:
+        k, last, _ = carry
+        return (k <= last * 1.2 + 6.0) & (k < limit)
+
+    def advance(carry: tuple[Value, Value, State]) -> tuple[Value, Value, State]:
+        k, last, state = carry
+        state, changes = step(k, state)
+        return k + 1.0, ops.select(ops.reduce_or(changes), k, last), state
+
+    one = ops.full((), 1.0, dtype)
+    final: Any = while_loop(unsettled, advance, (one, one, state))
+    result: State = final[2]
+    return result
+
+
+def sum_series(ratio: Callable[[Value], Value], first: Value, eps: float) -> Value:
+    """The sum of the terms t_0 = `first`, t_k = t_(k-1) `ratio(k)`."""
+
+    def step(k: Value, state: State) -> tuple[State, Value]:
+        total, term = state
+        term = term * ratio(k)
+        total = total + term
+        return (total, term), ops.abs(term) > eps * ops.abs(total)
+
+    return iterate(step, (first, first), first.dtype)[0]
+
+
+def continued_fraction(
+    coefficients: Callable[[Value], tuple[Value, Value]], first: Value, eps: float, tiny: float
+) -> Value:
+    """b_0 + a_1 / (b_1 + a_2 / (b_2 + ...)), with b_0 = `first` and a_k, b_k = `coefficients(k)`.
+
+    By the method of Lentz as modified by Thompson and Barnett (1986), "Coulomb and Bessel functions
+    of complex arguments and order".
+    """
+
+    def nonzero(x: Value) -> Value:
+        return ops.select(ops.abs(x) < tiny, tiny, x)
+
+    def step(k: Value, state: State) -> tuple[State, Value]:
+        total, c, d = state
+        a, b = coefficients(k)
+        d = 1.0 / nonzero(b + a * d)
+        c = nonzero(b + a / c)
+        factor = c * d
+        return (total * factor, c, d), ops.abs(factor - 1.0) > 6.0 * eps
+
+    start = nonzero(first)
+    return iterate(step, (start, start, ops.zeros_like(start)), first.dtype)[0]
