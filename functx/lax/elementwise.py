@@ -9,6 +9,7 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, Value
+from functx.lax import incomplete_beta, incomplete_gamma
 
 
 def broadcasting_unit_dims(operation: Callable[..., Value]) -> Callable[..., Value]:
@@ -54,6 +55,11 @@ min = broadcasting_unit_dims(ops.min)
 pow = broadcasting_unit_dims(ops.pow)
 atan2 = broadcasting_unit_dims(ops.atan2)
 polygamma = broadcasting_unit_dims(ops.polygamma)
+igamma = broadcasting_unit_dims(incomplete_gamma.igamma)
+igammac = broadcasting_unit_dims(incomplete_gamma.igammac)
+igamma_grad_a = broadcasting_unit_dims(incomplete_gamma.igamma_grad_a)
+random_gamma_grad = broadcasting_unit_dims(incomplete_gamma.random_gamma_grad)
+betainc = broadcasting_unit_dims(incomplete_beta.betainc)
 eq = broadcasting_unit_dims(ops.eq)
 ne = broadcasting_unit_dims(ops.ne)
 lt = broadcasting_unit_dims(ops.lt)

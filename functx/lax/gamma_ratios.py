@@ -65,12 +65,12 @@ def scaled_log_remainder(x: Value) -> Value:
     return ops.select(near, series, (ops.log1p(far) - far) / far / far)
 
 
-def log_remainder(x: Value) -> Value:
-    """log(1 + x) - x."""
+def log_remainder(x: Value, one_plus_x: Value) -> Value:
+    """log(1 + x) - x, from x and 1 + x."""
     near = (x > -0.4) & (x < 0.5)
     z = ops.select(near, x, 0.0)
-    far = ops.select(near, 1.0, x)
-    return ops.select(near, scaled_log_remainder(z) * z * z, ops.log1p(far) - far)
+    far = ops.log(ops.select(near, 1.0, one_plus_x)) - x
+    return ops.select(near, scaled_log_remainder(z) * z * z, far)
 
 
 def log_gamma_ratio(a: Value, b: Value) -> Value:
@@ -80,7 +80,11 @@ def log_gamma_ratio(a: Value, b: Value) -> Value:
     total, ratio = a + shifted, a / shifted
     # The difference of the remainders, that of the first terms without cancellation.
     rest = _stirling_tail(total) - _stirling_tail(shifted) - ratio / (12.0 * total)
-    value = a * ops.log(shifted) + (a - 0.5) * ops.log1p(ratio) + shifted * log_remainder(ratio)
+    value = (
+        a * ops.log(shifted)
+        + (a - 0.5) * ops.log1p(ratio)
+        + shifted * log_remainder(ratio, total / shifted)
+    )
     product = ops.zeros_like(b)
     for j in range(int(STIRLING_MIN)):
         product = product + ops.log1p(a / (b + j))

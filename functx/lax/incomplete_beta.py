@@ -61,9 +61,7 @@ class IncompleteBeta(ParametricFunction):
         # All of the distribution is at 0, or at 1.
         at_zero = ((a == 0.0) & (b > 0.0)) | ((a < math.inf) & (b == math.inf))
         at_one = ((b == 0.0) & (a > 0.0)) | ((b < math.inf) & (a == math.inf))
-        value = ops.select(
-            at_zero & (x > 0.0), high, ops.select(at_one & (x < 1.0), low, math.nan)
-        )
+        value = ops.select(at_zero & (x > 0.0), high, ops.select(at_one & (x < 1.0), low, math.nan))
         proper = (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)
         value = ops.select((x == 0.0) & (proper | at_one), low, value)
         value = ops.select((x == 1.0) & (proper | at_zero), high, value)
@@ -88,11 +86,13 @@ def powers_by_beta(a: Value, b: Value, x: Value) -> Value:
     # By Stirling's formula, relative to the maximum at a / (a + b).
     large_a, large_b = ops.select(large, a, STIRLING_MIN), ops.select(large, b, STIRLING_MIN)
     offset = large_b * x - large_a * (1.0 - x)
-    exponent = large_a * log_remainder(offset / large_a)
-    exponent = exponent + large_b * log_remainder(-offset / large_b)
-    rest = stirling_remainder(large_a + large_b)
+    total = large_a + large_b
+    exponent = large_a * log_remainder(offset / large_a, x * (total / large_a))
+    above = log_remainder(-offset / large_b, (1.0 - x) * (total / large_b))
+    exponent = exponent + large_b * above
+    rest = stirling_remainder(total)
     rest = rest - stirling_remainder(large_a) - stirling_remainder(large_b)
-    scale = large_a * (large_b / (large_a + large_b)) / (2.0 * math.pi)
+    scale = large_a * (large_b / total) / (2.0 * math.pi)
     by_stirling = ops.sqrt(scale) * ops.exp(exponent + rest)
     small, other = ops.select(large, 1.0, ops.min(a, b)), ops.max(a, b)
     powers = a * ops.log(x) + b * ops.log1p(-x)

@@ -235,9 +235,9 @@ def _as_integer(x: Value | Literal) -> Value:
     return ops.convert_element_type(x, dtype)
 
 
-def broadcast_inexact(x: ArrayOrList, y: ArrayOrList) -> tuple[Value, ...]:
-    """`x` and `y` promoted to an inexact dtype and broadcast."""
-    return broadcast(*promote_inexact(x, y))
+def broadcast_inexact(*xs: ArrayOrList) -> tuple[Value, ...]:
+    """The arrays `xs` promoted to one inexact dtype and broadcast."""
+    return broadcast(*promote_inexact(*xs))
 
 
 def zero_literal(x: Value) -> Literal:

@@ -9,20 +9,13 @@ import math
 
 from functx.core.samples import Rounding, f32, sample
 from functx.core.typing import Tangent, Value
+from functx.lax.gamma_ratios import STIRLING_MIN, stirling_remainder
 from functx.nn.activations import log1mexp
 from functx.numpy.operators import abs
 from functx.numpy.ufuncs import exp, log, log1p, where
 from functx.ops.families import Binary, binary_function
 from functx.ops.operands import cast_like_input, upcast_half
-from functx.scipy.special import (
-    STIRLING_MIN,
-    erf,
-    gammaln,
-    log_ndtr,
-    ndtr,
-    stirling_remainder,
-    xlogy,
-)
+from functx.scipy.special import erf, gammaln, log_ndtr, ndtr, xlogy
 
 LOG_TWO_PI = math.log(2 * math.pi)
 

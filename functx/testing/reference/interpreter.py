@@ -28,7 +28,15 @@ from functx.core.samples import EXACT, Rounding
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
 from functx.core.typing import ArrayLike
 
-MODULES = ("control", "draws", "elementwise", "linear_algebra", "nn", "reductions")
+MODULES = (
+    "control",
+    "draws",
+    "elementwise",
+    "linear_algebra",
+    "nn",
+    "reductions",
+    "special_functions",
+)
 """The modules of definitions that are too long for the class, or need SciPy or JAX.
 
 Such a definition is a function with the name of the class: `DotGeneral(*operands, **parameters)`.

@@ -1,4 +1,4 @@
-"""Special functions, with the names and signatures of `jax.scipy.special`."""
+"""Special functions made of elementary functions, and of those that are primitives."""
 
 from __future__ import annotations
 
@@ -8,50 +8,15 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import ArgumentError
-from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import accumulation_dtype, is_integer
 from functx.core.typing import ArrayLike, Axes, Value
+from functx.lax.gamma_ratios import STIRLING_MIN, stirling_remainder
 from functx.nn.activations import log_softmax as _log_softmax
-from functx.nn.activations import logsumexp
-from functx.nn.activations import sigmoid as expit
 from functx.nn.activations import softmax as _softmax
 from functx.numpy.promotion import as_inexact, operand
 from functx.numpy.ufuncs import broadcast_inexact
 from functx.ops import special
-
-__all__ = [
-    "beta",
-    "betaln",
-    "digamma",
-    "entr",
-    "erf",
-    "erfc",
-    "erfinv",
-    "expit",
-    "factorial",
-    "gamma",
-    "gammaln",
-    "gammasgn",
-    "i0",
-    "i0e",
-    "i1",
-    "i1e",
-    "kl_div",
-    "log_ndtr",
-    "log_softmax",
-    "logit",
-    "logsumexp",
-    "multigammaln",
-    "ndtr",
-    "ndtri",
-    "polygamma",
-    "rel_entr",
-    "softmax",
-    "spence",
-    "xlog1py",
-    "xlogy",
-]
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -225,21 +190,6 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Value:
     return ops.select(large, by_stirling, direct)
 
 
-STIRLING_MIN = 10.0
-"""The smallest argument for which Stirling's series is exact in double precision."""
-_STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
-
-
-def stirling_remainder(z: ArrayLike) -> Value:
-    """log gamma(z) - ((z - 1/2) log(z) - z + log(2 pi) / 2) for large z."""
-    inverse = ops.div(1.0, z)
-    square = ops.mul(inverse, inverse)
-    total = ops.mul(square, _STIRLING_COEFFICIENTS[-1])
-    for term in reversed(_STIRLING_COEFFICIENTS[1:-1]):
-        total = ops.mul(square, ops.add(term, total))
-    return ops.mul(inverse, ops.add(_STIRLING_COEFFICIENTS[0], total))
-
-
 def beta(a: ArrayLike, b: ArrayLike) -> Value:
     """gamma(a) gamma(b) / gamma(a + b)."""
     a, b = broadcast_inexact(a, b)
@@ -291,6 +241,3 @@ def i1e(x: ArrayLike) -> Value:
 def i1(x: ArrayLike) -> Value:
     """The modified Bessel function of the first kind of order 1."""
     return special.bessel_i1(as_inexact(x))
-
-
-_suggest_alternatives("jax.scipy.special", __name__)
