@@ -27,8 +27,13 @@ _COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
 def case(
     ctx: LoweringContext, index: IRValue, branches: Sequence[Program], values: IRValues
 ) -> list[IRValue]:
-    """The outputs of `branches[index]`, whose regions read `values` from the enclosing region."""
+    """The outputs of `branches[index]`, whose regions read `values` from the enclosing region.
+
+    Of branches with a constant index, such as that of a platform, only one is emitted.
+    """
     module, before = ctx.module, ctx.module.token
+    if (constant := constant_scalar(index)) is not None:
+        return module.emit(branches[constant], values)
     ordered = any([is_ordered(program.effects) for program in branches])
     types = [*ctx.out_types, mlir.token_type()] if ordered else ctx.out_types
     op = stablehlo.CaseOp(types, index, len(branches))
@@ -40,6 +45,14 @@ def case(
     outs = list(op.results)
     module.token = outs.pop() if ordered else before
     return outs
+
+
+def constant_scalar(x: IRValue) -> int | None:
+    """The number that an integer constant holds; None for any other value."""
+    owner = x.owner
+    if isinstance(owner, ir.Block) or owner.name != "stablehlo.constant":
+        return None
+    return int(ir.DenseIntElementsAttr(owner.attributes["value"])[0])
 
 
 def while_loop(ctx: LoweringContext, loop: While, values: IRValues) -> list[IRValue]:

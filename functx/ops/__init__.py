@@ -42,6 +42,7 @@ from functx.ops.shapes import *  # noqa: F403
 from functx.ops.slicing import *  # noqa: F403
 from functx.ops.sorting import *  # noqa: F403
 from functx.ops.special import *  # noqa: F403
+from functx.ops.staging import *  # noqa: F403
 from functx.ops.transcendental import *  # noqa: F403
 from functx.ops.windows import *  # noqa: F403
 

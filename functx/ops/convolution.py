@@ -504,7 +504,7 @@ def conv_transpose(
         dilation = as_ints("conv_transpose: rhs_dilation", rhs_dilation, len(sizes))
     if isinstance(padding, str):
         padding = [
-            _conv_transpose_padding(padding, ops.dilate_dim(k, step), stride)
+            conv_transpose_padding(padding, ops.dilate_dim(k, step), stride)
             for k, step, stride in zip(sizes, dilation, strides, strict=True)
         ]
     elif as_bool("conv_transpose: use_consistent_padding", use_consistent_padding):
@@ -521,7 +521,7 @@ def conv_transpose(
     )  # fmt: skip
 
 
-def _conv_transpose_padding(padding: str, extent: int, stride: int) -> tuple[int, int]:
+def conv_transpose_padding(padding: str, extent: int, stride: int) -> tuple[int, int]:
     """The (low, high) padding of the dilated array that gives the length of the named `padding`."""
     if padding.upper() == "SAME":
         total = extent + stride - 2

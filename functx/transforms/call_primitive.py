@@ -140,7 +140,7 @@ def known_masks(atoms: Sequence[Atom], masks: Sequence[Mask]) -> list[Mask]:
     return [None if type(a) is Literal else x for a, x in zip(atoms, masks, strict=True)]
 
 
-def _example() -> Program:
+def example_program() -> Program:
     def body(x: Value, y: Value) -> list[Value]:
         return [ops.Sin()(ops.Mul()(x, y))]
 
@@ -193,7 +193,7 @@ class Call(ProgramCall):
     """
 
     noinline: bool = False
-    samples = LazySamples(lambda: (sample(f64[3], f64[3], program=_example()),))
+    samples = LazySamples(lambda: (sample(f64[3], f64[3], program=example_program()),))
 
     def abstract_eval(self, *avals: ShapedArray) -> Avals:
         expected = self.program.in_avals
@@ -280,7 +280,9 @@ class RematerializedCall(Call):
     It is not merged with the forward computation, and starts only when all its operands are ready.
     """
 
-    samples = LazySamples(lambda: (sample(f64[3], f64[3], program=_example(), noinline=True),))
+    samples = LazySamples(
+        lambda: (sample(f64[3], f64[3], program=example_program(), noinline=True),)
+    )
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         return ctx.call(self.program, ctx.barrier(values), True)

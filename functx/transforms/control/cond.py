@@ -412,8 +412,8 @@ def cond(
     traced = traced._replace(programs=(on_false, on_true))
     static_pred = _static_value(pred)
     if static_pred is not None:
-        return _run_branch(traced, operands, pred, int(bool(static_pred)))
-    return _run_branch(traced, operands, pred if aval.dtype == np.bool_ else ops.ne(pred, 0))
+        return run_branch(traced, operands, pred, int(bool(static_pred)))
+    return run_branch(traced, operands, pred if aval.dtype == np.bool_ else ops.ne(pred, 0))
 
 
 @api_boundary
@@ -452,11 +452,11 @@ def switch(
     last = len(functions) - 1
     static_index = _static_value(index) if last else 0
     if static_index is not None:
-        return _run_branch(traced, operands, index, min(max(int(static_index), 0), last))
-    return _run_branch(traced, operands, ops.clamp(0, ops.widen_index(index, last), last))
+        return run_branch(traced, operands, index, min(max(int(static_index), 0), last))
+    return run_branch(traced, operands, ops.clamp(0, ops.widen_index(index, last), last))
 
 
-def _run_branch(
+def run_branch(
     traced: TracedBranches, operands: PyTree, index: ArrayLike, known: int | None = None
 ) -> PyTree:
     """The result of the branch at `index`, of that at `known` if it is known while tracing."""
