@@ -53,6 +53,7 @@ from jax import no_execution as no_execution
 from jax import no_tracing as no_tracing
 from jax import numpy_dtype_promotion as numpy_dtype_promotion
 from jax import numpy_rank_promotion as numpy_rank_promotion
+from jax import pmap as pmap
 from jax import print_environment_info as print_environment_info
 from jax import process_count as process_count
 from jax import process_index as process_index
@@ -85,6 +86,7 @@ with _garbage_collection.paused_for_import():
 
 if _TYPE_CHECKING:
     from functx import (
+        ad_checkpoint,
         aot,
         aten,
         autograd,
@@ -121,6 +123,7 @@ __all__ = [
     "Primitive",
     "Program",
     "ShapedArray",
+    "ad_checkpoint",
     "aot",
     "aten",
     "autograd",
@@ -129,11 +132,13 @@ __all__ = [
     "checkpoint_name",
     "checkpoint_policies",
     "clear_caches",
+    "closure_convert",
     "compiled_autograd",
     "config",
     "create_functional_call",
     "custom_batching",
     "custom_derivatives",
+    "custom_gradient",
     "custom_jvp",
     "custom_op",
     "custom_vjp",
@@ -151,6 +156,7 @@ __all__ = [
     "from_jax",
     "functional_call",
     "functionalize",
+    "fwd_and_bwd",
     "grad",
     "grad_and_value",
     "hessian",
@@ -168,6 +174,9 @@ __all__ = [
     "linearize",
     "lowering",
     "make_ir",
+    "make_jaxpr",
+    "named_call",
+    "named_scope",
     "nn",
     "numpy",
     "ops",
@@ -193,6 +202,7 @@ _load_on_first_use(
     __name__,
     modules=(
         *(
+            "ad_checkpoint",
             "aot",
             "aten",
             "autograd",

@@ -7,13 +7,16 @@ with _garbage_collection.paused_for_import():
     from functx.core.wrappers import ArrayWrapper
     from functx.custom import checkpoint_policies
     from functx.custom.checkpoint import checkpoint, remat
+    from functx.custom.closure_convert import closure_convert, custom_gradient
     from functx.custom.custom_jvp import custom_jvp
     from functx.custom.custom_vjp import custom_vjp
     from functx.custom.custom_vmap import custom_vmap
     from functx.custom.hook_grad import hook_grad
     from functx.interop import jax_trace  # noqa: F401 - sets hooks
+    from functx.lowering.fwd_and_bwd import fwd_and_bwd
     from functx.lowering.jax_bridge import effects_barrier
     from functx.lowering.jit import jit
+    from functx.lowering.named_scopes import named_call, named_scope
     from functx.ops.autodiff import checkpoint_name, stop_gradient
     from functx.ops.callbacks import io_callback, pure_callback
     from functx.transforms.decompose import decompose
@@ -21,7 +24,7 @@ with _garbage_collection.paused_for_import():
     from functx.transforms.jacobian import hessian, hvp, jacfwd, jacobian, jacrev
     from functx.transforms.jvp import jvp, linearize, vjp
     from functx.transforms.linear_transpose import linear_transpose
-    from functx.transforms.make_ir import eval_shape, functionalize, make_ir, trace
+    from functx.transforms.make_ir import eval_shape, functionalize, make_ir, make_jaxpr, trace
     from functx.transforms.vmap import vmap
 
 __all__ = [
@@ -29,6 +32,8 @@ __all__ = [
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
+    "closure_convert",
+    "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",
@@ -36,6 +41,7 @@ __all__ = [
     "effects_barrier",
     "eval_shape",
     "functionalize",
+    "fwd_and_bwd",
     "grad",
     "grad_and_value",
     "hessian",
@@ -50,6 +56,9 @@ __all__ = [
     "linear_transpose",
     "linearize",
     "make_ir",
+    "make_jaxpr",
+    "named_call",
+    "named_scope",
     "pure_callback",
     "remat",
     "stop_gradient",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pdb
 import sys
 from bdb import BdbQuit
@@ -9,9 +10,10 @@ from collections.abc import Mapping
 from functools import partial
 from string import Formatter
 from types import CodeType, FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jax.debug import visualize_array_sharding, visualize_sharding
 
 from functx import ops
 from functx.core import tree
@@ -21,7 +23,14 @@ from functx.core.tracer import Tracer, aval_of
 from functx.core.typing import Function, PyTree, Values
 from functx.numpy.tracer_conversions import tracer_value
 
-__all__ = ["breakpoint", "callback", "print"]
+__all__ = [
+    "breakpoint",
+    "callback",
+    "log",
+    "print",
+    "visualize_array_sharding",
+    "visualize_sharding",
+]
 
 
 def callback(
@@ -58,7 +67,13 @@ def _bind_callback(ordered: bool, callback: Any, /, *args: PyTree, **kwargs: PyT
     ops.DebugCallback(host, (), bool(ordered))(*leaves)
 
 
-def print(fmt: str | None = None, *args: PyTree, ordered: bool = False, **kwargs: PyTree) -> Any:
+def print(
+    fmt: str | None = None,
+    *args: PyTree,
+    ordered: bool = False,
+    skip_format_check: bool = False,
+    **kwargs: PyTree,
+) -> Any:
     """Print `fmt.format(*args, **kwargs)` and a newline when the program runs.
 
     `fmt` is a format string, not an f-string, which would be formatted while the function is
@@ -67,37 +82,70 @@ def print(fmt: str | None = None, *args: PyTree, ordered: bool = False, **kwargs
     `debug.callback` would call a function. Without a string, `print(ordered=True)` returns a
     function that takes it and the values.
 
-    Raises FormatError, at the call, if the fields of the string do not match the values.
+    Raises FormatError, at the call, if the fields of the string do not match the values, unless
+    `skip_format_check`.
 
     >>> import functx
     >>> show = functx.jit(lambda x: functx.debug.print("x = {x:.2f}", x=x))
     >>> show(3.0); functx.effects_barrier()
     x = 3.00
     """
+    options = PrintOptions(ordered, not skip_format_check)
     if fmt is None and not args and not kwargs:
-        return partial(_print, ordered)
-    _print(ordered, fmt, *args, **kwargs)
+        return partial(_print, options)
+    _print(options, fmt, *args, **kwargs)
     return None
 
 
-def _print(ordered: bool, fmt: object, /, *args: PyTree, **kwargs: PyTree) -> None:
+def log(
+    fmt: str | None = None,
+    *args: PyTree,
+    ordered: bool = False,
+    skip_format_check: bool = False,
+    **kwargs: PyTree,
+) -> Any:
+    """Log `fmt.format(*args, **kwargs)` when the program runs, as `print` prints it.
+
+    The logger of Python's `logging` is called `functx.debug`, and the level is INFO.
+
+    >>> import functx, logging
+    >>> logging.getLogger("functx.debug").addHandler(logging.NullHandler())
+    >>> functx.jit(lambda x: functx.debug.log("x = {}", x))(3.0)
+    """
+    options = PrintOptions(ordered, not skip_format_check, True)
+    if fmt is None and not args and not kwargs:
+        return partial(_print, options)
+    _print(options, fmt, *args, **kwargs)
+    return None
+
+
+class PrintOptions(NamedTuple):
+    """Whether prints keep their order, whether their format is checked, and whether they go to the log."""
+
+    ordered: bool
+    checked: bool
+    to_log: bool = False
+
+
+def _print(options: PrintOptions, fmt: object, /, *args: PyTree, **kwargs: PyTree) -> None:
     if not isinstance(fmt, str):
         raise ArgumentError(
             f"debug.print: the first argument must be a format string; got {type_name(fmt)}",
             fix='Write debug.print("x = {}", x).',
         )
-    printer = PrintCallback(fmt, check_format(fmt, args, kwargs))
+    has_fields = check_format(fmt, args, kwargs) if options.checked else "{" in fmt
+    printer = PrintCallback(fmt, has_fields, options.to_log)
     host, leaves = ops.flat_callback("debug.print", printer, args, kwargs, static_too=True)
-    ops.DebugCallback(host, (), bool(ordered))(*leaves)
+    ops.DebugCallback(host, (), bool(options.ordered))(*leaves)
 
 
 class PrintCallback:
-    """The callback that prints a formatted string, with the NumPy print options of its creation."""
+    """The callback that prints or logs a formatted string, with the NumPy print options of its creation."""
 
-    def __init__(self, fmt: str, has_fields: bool):
-        self.fmt, self.has_fields = fmt, has_fields
+    def __init__(self, fmt: str, has_fields: bool, to_log: bool = False):
+        self.fmt, self.has_fields, self.to_log = fmt, has_fields, to_log
         self.options = np.get_printoptions()
-        self.key = fmt, has_fields, repr(self.options)
+        self.key = fmt, has_fields, to_log, repr(self.options)
         self.__name__ = f"print {fmt!r}"
 
     def __eq__(self, other: object) -> bool:
@@ -112,7 +160,10 @@ class PrintCallback:
                 text = self.fmt.format(*args, **kwargs)
             else:
                 text = " ".join([self.fmt, *map(str, args)])
-        sys.stdout.write(f"{text}\n")
+        if self.to_log:
+            logging.getLogger(__name__).info(text)
+        else:
+            sys.stdout.write(f"{text}\n")
 
 
 def check_format(fmt: str, args: Values, kwargs: Mapping[str, Any]) -> bool:

@@ -118,3 +118,71 @@ class TestRavelPytree:
     def test_no_leaves(self):
         vector, unravel = ravel_pytree({})
         assert (vector.shape, vector.dtype, unravel(vector)) == ((0,), onp.float32, {})
+
+
+def test_options_of_jax_are_set_by_their_names():
+    assert jax.config.jax_enable_x64 is False
+    jax.config.update("jax_enable_x64", True)
+    try:
+        assert jnp.ones(1).dtype == onp.float64
+    finally:
+        jax.config.jax_enable_x64 = False
+    with pytest.raises(AttributeError, match="no option 'nonsense'"):
+        _ = jax.config.nonsense
+
+
+def test_make_jaxpr_gives_a_program():
+    program, shape = jax.make_jaxpr(lambda x, n: x * n, static_argnums=1, return_shape=True)(2.0, 3)
+    assert (len(program.inputs), shape.shape, program(2.0)) == (1, (), 6)
+    summed = jax.make_jaxpr(lambda x: jax.lax.psum(x, "i"), axis_env=[("i", 4)])(1.0)
+    assert "psum" in str(summed)
+
+
+def test_a_function_is_split_into_its_forward_and_backward_computation():
+    forward, backward = jax.fwd_and_bwd(lambda x, y: jnp.sin(x["a"]) @ y, 1)
+    x, y = {"a": onp.eye(3, dtype="f")}, onp.ones(3, "f")
+    out, residuals = forward(x, y)
+    onp.testing.assert_allclose(out, onp.full(3, onp.sin(1.0)), rtol=1e-6)
+    onp.testing.assert_allclose(backward(residuals, y), onp.full(3, onp.sin(1.0)), rtol=1e-6)
+    slopes = jax.grad(lambda a: backward(forward({"a": a}, y)[1], y).sum())(x["a"])
+    onp.testing.assert_allclose(slopes, onp.cos(x["a"]), rtol=1e-6)
+    forward, backward = jax.fwd_and_bwd(
+        lambda x, n, y: (x * y, n), (0, 2), has_aux=True, jitted=False
+    )
+    out, residuals, aux = forward(2.0, "n", 3.0)
+    assert (out, aux, backward(residuals, 1.0)) == (6, "n", (3, 2))
+    with pytest.raises(errors.ArgnumsError, match="got 3 for 1 of them"):
+        jax.fwd_and_bwd(jnp.sin, 3)[0](1.0)
+
+
+def test_pmap_goes_with_transforms():
+    x = jnp.full((1,), 3.0)
+    assert jax.grad(lambda x: jax.pmap(lambda y: y * y)(x).sum())(x)[0] == 6
+    assert jax.pmap(jax.grad(lambda y: y * y))(x)[0] == 6
+    assert jax.pmap(lambda y: jax.lax.psum(y, "i") * 2, axis_name="i")(x)[0] == 6
+
+
+def test_switches_for_debugging_hold():
+    with jax.disable_jit():
+        assert jax.jit(lambda x: 1 if x > 0 else 2)(1.0) == 1
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="log"):
+        jax.jit(jnp.log)(-1.0)
+
+
+def test_saved_residuals_are_printed(capsys):
+    def f(x, w):
+        with jax.named_scope("layer"):
+            y = jnp.sin(x @ w["a"])
+        return (y * y).sum()
+
+    jax.ad_checkpoint.print_saved_residuals(f, onp.eye(2), {"a": onp.eye(2)})
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("f32[2,2]  sin, layer: ") for line in lines)
+    assert {"f32[2,2]  argument x", "f32[2,2]  argument w['a']"} <= {*lines}
+
+
+def test_values_are_logged_when_the_program_runs(caplog):
+    with caplog.at_level("INFO", "functx.debug"):
+        jax.jit(lambda x: jax.debug.log("x = {}", x))(3.0)
+        jax.effects_barrier()
+    assert caplog.messages == ["x = 3.0"]

@@ -448,10 +448,10 @@ MISTAKES = {
         lambda: np.concatenate([X, X]),
     ),
     "a switch of JAX's": (
-        lambda: functx.config.update("jax_enable_x64", False),
+        lambda: functx.config.update("enable_x64", False),
         "ArgumentError",
-        ["got 'jax_enable_x64'", "jax.config.update"],
-        lambda: jax.config.update("jax_enable_x64", False),
+        ["got 'enable_x64'", "names that begin with jax_"],
+        lambda: functx.config.update("jax_enable_x64", False),
     ),
     "no rule": (
         lambda: square(1.0),

@@ -42,6 +42,7 @@ LAYERS = [
     "tools",
     "testing",
     "decomp",
+    "ad_checkpoint",
     "custom_batching",
     "custom_derivatives",
     "library",

@@ -232,7 +232,8 @@ class Config:
     Set an option by assignment, by `update(name, value)`, or within a block by
     `with functx.config.set(outline="never")`. A change of `operator_vmap`, `operator_aliases`,
     `outline`, `simplify`, `verify` or `memory` clears all compiled programs; so does the end of a block
-    that set one. The 64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
+    that set one. The options of JAX are set by their names, which begin with `jax_`, and hold for both:
+    `functx.config.update("jax_enable_x64", True)`.
     """
 
     @property
@@ -280,11 +281,20 @@ class Config:
     compilation_cache_min_bytes = _jax_option("compilation_cache_min_bytes")
 
     def update(self, name: str, value: object) -> None:
-        """Set an option by name; raises ArgumentError for an unknown name."""
+        """Set an option by name; raises ArgumentError for an unknown name. `jax_...` is an option of JAX."""
+        if name.startswith("jax_"):
+            backend.set_jax_option(name, value)
+            return
         _check_option_name(name)
         object.__setattr__(self, name, value)
 
     __setattr__ = update
+
+    def __getattr__(self, name: str) -> object:
+        """The value of an option of JAX, `jax_...`."""
+        if name.startswith("jax_"):
+            return backend.jax_option(name)
+        raise AttributeError(f"config has no option {name!r}", name=name, obj=self)
 
     @contextmanager
     def set(self, **options: object) -> Iterator[None]:
@@ -306,7 +316,7 @@ def _check_option_name(name: object) -> None:
     if name not in known:
         raise ArgumentError(
             f"config: the name of an option must be one of {', '.join(known)}; got {name!r}",
-            fix="Set options of JAX by jax.config.update; they hold for functx too.",
+            fix="Options of JAX have names that begin with jax_.",
         )
 
 

@@ -27,7 +27,7 @@ from functx.core.effects import Effects
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.rewriting import Record
-from functx.core.source_info import DerivedSource, assigned_names, describe_source
+from functx.core.source_info import DerivedSource, assigned_names, describe_source, scope_of
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray
 
 if TYPE_CHECKING:
@@ -126,8 +126,9 @@ class _Printer:
         self.lines.append((f"{indent}  return {outs}".rstrip(), ""))
 
     def comment_of(self, eqn: Equation) -> str:
-        """The note on an equation, and the user's line that it comes from; without either, as before."""
+        """The note on an equation, its named scope, and its line of the user; without any, as before."""
         line = describe_source(eqn.source) if eqn.source is not None else ""
+        line = ": ".join([part for part in (scope_of(eqn.source), line) if part])
         if self.note is None:
             return line or self.comment
         return ", ".join([part for part in (self.note(eqn), line) if part])

@@ -10,6 +10,7 @@ import re
 import sys
 import warnings
 from bisect import bisect_right
+from contextvars import ContextVar
 from functools import cached_property, lru_cache
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
@@ -17,6 +18,9 @@ from typing import Any
 
 Source = tuple[CodeType, int]
 """A code object, and the offset of the instruction in it that was running."""
+
+named_scopes: ContextVar[str] = ContextVar("named_scopes", default="")
+"""The names of the scopes around the code that is traced, outermost first, with slashes between them."""
 
 _LONGEST_CHAIN = 100
 
@@ -47,6 +51,15 @@ class LibrarySource(tuple[CodeType, int]):
     user: Source
 
 
+class ScopedSource(tuple[CodeType, int]):
+    """The source of an equation under `named_scope`; `scope` is the path of names.
+
+    Equal to the plain source. The marked sources below have a `scope` too where there is one.
+    """
+
+    scope: str
+
+
 class DerivedSource(tuple[CodeType, int]):
     """The source of an equation that a transform derived from one of the user.
 
@@ -74,6 +87,19 @@ def backward_source(source: Source | None) -> Source | None:
     return (
         BackwardSource(source) if type(source) is tuple else _marked_source(BackwardSource, source)
     )
+
+
+def scoped_source(source: Source, scope: str) -> Source:
+    """`source`, marked as that of an equation under the names `scope`."""
+    kind: type[Any] = ScopedSource if type(source) is tuple else type(source)
+    scoped = kind(source)
+    vars(scoped).update(getattr(source, "__dict__", {}), scope=scope)
+    return scoped  # type: ignore[no-any-return]
+
+
+def scope_of(source: Source | None) -> str:
+    """The path of names of `named_scope` around an equation, such as "encoder/attention"; "" for none."""
+    return "" if source is None or type(source) is tuple else vars(source).get("scope", "")
 
 
 def _marked_source(kind: type[DerivedSource], source: Source) -> Source:

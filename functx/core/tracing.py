@@ -29,7 +29,15 @@ from functx.core.program import (
     Var,
     dce_equations,
 )
-from functx.core.source_info import FUNCTX_OR_JAX, USER_CODE, Source, file_owner, frame_source
+from functx.core.source_info import (
+    FUNCTX_OR_JAX,
+    USER_CODE,
+    Source,
+    file_owner,
+    frame_source,
+    named_scopes,
+    scoped_source,
+)
 from functx.core.tracer import (
     PRNGKeyTracer,
     Tracer,
@@ -234,6 +242,8 @@ class Builder:
             while (owner := file_owner[frame.f_code.co_filename]) is FUNCTX_OR_JAX and frame.f_back:
                 frame = frame.f_back
             source = (frame.f_code, frame.f_lasti) if owner is USER_CODE else frame_source(frame)
+            if scope := named_scopes.get():
+                source = scoped_source(source, scope)
         if primitive.multiple_results:
             variables = [Var(aval) for aval in outs]
             self.equations.append(Equation(primitive, inputs, variables, source))

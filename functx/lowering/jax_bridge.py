@@ -173,12 +173,15 @@ _JAX_OPTION_NAMES = {
 
 
 def jax_option(name: str) -> object:
-    """The value of an option of `functx.config` that is one of JAX."""
-    return getattr(jax.config, _JAX_OPTION_NAMES[name])
+    """The value of an option of `functx.config` that is one of JAX, or of JAX by its own name."""
+    return getattr(jax.config, _JAX_OPTION_NAMES.get(name, name))
 
 
 def set_jax_option(name: str, value: Any) -> None:
-    """Sets an option of `functx.config` that is one of JAX."""
+    """Sets an option of `functx.config` that is one of JAX, or one of JAX by its own name."""
+    if name not in _JAX_OPTION_NAMES:
+        jax.config.update(name, value)
+        return
     if name == "compilation_cache":
         _set_cache_directory(value)
         return

@@ -35,6 +35,7 @@ from functx.core.replaced_state import (
     state_of_call,
 )
 from functx.core.rewriting import Record, apply
+from functx.core.source_info import named_scopes
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracer import (
     Tracer,
@@ -326,6 +327,9 @@ class JittedFunction:
         if variables.exist and self.steps_expected is None and self.expects_steps(False):
             raise Retrace(self.enable_expected_steps)
         fun, dynamic, keywords = self.static.bind(args, kwargs)
+        if is_disabled():
+            out = fun(*dynamic, **keywords)
+            return (out, {}) if dispatch_key.returns else out
         leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         traced = self.trace(fun, in_tree, avals, dispatch_key)
@@ -390,12 +394,14 @@ class JittedFunction:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """The context of a trace: its options, and read-only captured arrays.
+        """The context of a trace: its options, read-only captured arrays, and no named scope.
 
+        Calls in other scopes use the trace again.
         Raises StateRead for a read of a value that a functional call around it gave.
         """
         token = trace_options.set(self.effective_options())
         watch = StateWatch(self.id)
+        scope = named_scopes.set("")
         try:
             with watch, freeze_captured_arrays(self.fun):
                 yield
@@ -403,6 +409,7 @@ class JittedFunction:
             self.reads_modules |= watch.was_read
             if watch.modes:
                 self.modules = self.modules.joined(watch)
+            named_scopes.reset(scope)
             trace_options.reset(token)
 
     def enable_writes(self, arguments: bool, layout_dependent: bool, _call: object) -> None:
@@ -472,6 +479,8 @@ class JittedFunction:
         """
         args, kwargs = self.static.as_hashable(args, kwargs)
         fun, dynamic, keywords = self.static.bind(args, kwargs)
+        if is_disabled():
+            return fun(*dynamic, **keywords)
         state = StateArguments.current() if self.reads_modules else None
         if state is not None:
             fun, keywords = taking_state(fun), {**keywords, KEYWORD: state.argument}
@@ -662,6 +671,11 @@ class JittedFunction:
             self.with_state.clear_cache()
         self.captured.positions_by_key.clear()
         self.verified.clear()
+
+
+def is_disabled() -> bool:
+    """Whether jitted functions run as they are, in `jax.disable_jit`."""
+    return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def is_outermost() -> bool:

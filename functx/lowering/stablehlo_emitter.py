@@ -16,7 +16,7 @@ from functx.core.effects import is_ordered
 from functx.core.errors import RuleError
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import cached_rewrite
-from functx.core.source_info import Source
+from functx.core.source_info import Source, scope_of
 from functx.core.tracing import program_checks
 from functx.core.types import DType, ShapedArray, is_complex, kind
 from functx.core.typing import Function, IRValue, IRValues, NumPyArray
@@ -329,7 +329,11 @@ class FunctionEmitter:
             program = cached_rewrite(rewrite, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
-            self.emit_equation(eqn)
+            if (scope := scope_of(eqn.source)) != "":
+                with ir.Location.name(f"{scope}/{eqn.primitive.name}"):
+                    self.emit_equation(eqn, scope)
+            else:
+                self.emit_equation(eqn)
         outs = [self.read(atom) for atom in program.outputs]
         self.env = outer
         return outs
@@ -348,14 +352,16 @@ class FunctionEmitter:
             found = self.constants[key] = self.ctx.module.constant(value, aval)
         return found
 
-    def emit_equation(self, eqn: Equation) -> None:
-        """Emits one equation: as a copy of an equal one on the same types, else by its rule."""
+    def emit_equation(self, eqn: Equation, scope: str = "") -> None:
+        """Emits one equation: as a copy of an equal one on the same types and in the same named scope,
+        else by its rule.
+        """
         primitive, env = eqn.primitive, self.env
         avals = [atom.aval for atom in eqn.inputs]
         operands = [env[a] if type(a) is Var else self.literal(a, a.aval) for a in eqn.inputs]
         if isinstance(primitive, Elementwise) and (shape := eqn.outputs[0].aval.shape):
             self.broadcast_scalars(eqn, avals, operands, shape)
-        key = primitive, *avals
+        key = scope, primitive, *avals
         template = self.templates.get(key)
         if template is not None:
             results = template.instantiate(operands)

@@ -45,6 +45,7 @@ NAMESPACES = (
     "scipy.stats",
     *[f"scipy.stats.{name}" for name in DISTRIBUTIONS],
     "checkpoint_policies",
+    "ad_checkpoint",
     "custom",
     "custom_batching",
     "custom_derivatives",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
 from functx.core import tree
 from functx.core.errors import FunctionalizeError
+from functx.core.named_axes import Axis, bind_named_axes, bound_axes
 from functx.core.primitive import View
 from functx.core.program import Equation, Program
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
@@ -165,6 +166,48 @@ def trace(fun: Function | None = None, decompositions: Mapping[Any, Any] | None 
         return partial(trace, decompositions=decompositions)
     check_callable(fun, "trace")
     return make_ir(fun, decompositions=decompositions)
+
+
+def make_jaxpr(
+    fun: Function,
+    static_argnums: int | Sequence[int] = (),
+    axis_env: Sequence[tuple[Hashable, int]] | None = None,
+    return_shape: bool = False,
+) -> Function:
+    """The function that returns the `Program` of `fun`, as `make_ir` does, under JAX's name.
+
+    Arguments at `static_argnums` may be of any type. `axis_env` names axes, with their sizes, that
+    collectives in `fun` may use. With `return_shape`, the result is a pair of the program and the result of
+    `fun` with a `ShapedArray` in place of each array.
+
+    >>> import functx
+    >>> program, shape = functx.make_jaxpr(lambda x, n: x * n, 1, return_shape=True)(1.0, 3)
+    >>> len(program.inputs), shape
+    (1, ~f32[])
+    """
+    check_callable(fun, "make_jaxpr")
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    axes = [Axis(name, size) for name, size in axis_env or ()]
+
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> Any:
+        static = {n % len(args): args[n % len(args)] for n in numbers}
+
+        @wraps(fun)
+        def of_traced(*traced: PyTree, **keywords: PyTree) -> PyTree:
+            given = iter(traced)
+            values = [static[i] if i in static else next(given) for i in range(len(args))]
+            return fun(*values, **keywords)
+
+        traced = [x for i, x in enumerate(args) if i not in static]
+        with bind_named_axes([*bound_axes(), *axes]):
+            program = make_ir(of_traced if static else fun)(*traced, **kwargs)
+        if not return_shape:
+            return program
+        avals = program.out_avals
+        out_tree = program.trees[1]
+        return program, tree.unflatten(out_tree, avals[: out_tree.num_leaves])
+
+    return wrap_transform(wrapper, fun, "make_jaxpr")
 
 
 @api_boundary
