@@ -124,6 +124,8 @@ _NUMPY_FUNCTIONS = [
     "set_printoptions",
 ]
 
+ABSENT: dict[str, str] = {}
+
 _SUGGESTIONS = {
     "jax.make_jaxpr": "in its place write functx.make_ir(f)(*args), the program of f",
     "jax.custom_gradient": "in its place write functx.custom_vjp",
