@@ -106,6 +106,7 @@ if _TYPE_CHECKING:
         numpy,
         ops,
         random,
+        ref,
         scipy,
         testing,
         tools,
@@ -117,11 +118,13 @@ if _TYPE_CHECKING:
     from functx.interop.jax_trace import from_jax
     from functx.lowering.shard_map import shard_map
     from functx.module_calls import create_functional_call, functional_call, stack_module_state
+    from functx.ref import Ref, empty_ref, free_ref, freeze, new_ref
 
 __all__ = [
     "ArrayWrapper",
     "Primitive",
     "Program",
+    "Ref",
     "ShapedArray",
     "ad_checkpoint",
     "aot",
@@ -148,11 +151,14 @@ __all__ = [
     "decompose",
     "effects",
     "effects_barrier",
+    "empty_ref",
     "errors",
     "eval_shape",
     "export",
     "flatten_util",
     "float0",
+    "free_ref",
+    "freeze",
     "from_jax",
     "functional_call",
     "functionalize",
@@ -177,11 +183,13 @@ __all__ = [
     "make_jaxpr",
     "named_call",
     "named_scope",
+    "new_ref",
     "nn",
     "numpy",
     "ops",
     "pure_callback",
     "random",
+    "ref",
     "remat",
     "scipy",
     "shard_map",
@@ -217,10 +225,11 @@ _load_on_first_use(
             "export",
             "flatten_util",
         ),
-        *("interop", "lax", "library", "lowering", "nn", "numpy", "ops", "passes", "random"),
+        *("interop", "lax", "library", "lowering", "nn", "numpy", "ops", "passes", "random", "ref"),
         *("scipy", "testing", "tools", "transforms", "tree", "tree_util"),
     ),
     names={
+        **dict.fromkeys(("Ref", "empty_ref", "free_ref", "freeze", "new_ref"), "functx.ref"),
         "create_functional_call": "functx.module_calls",
         "custom_op": "functx.custom.operators.definition",
         "from_jax": "functx.interop.jax_trace",

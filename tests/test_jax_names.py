@@ -186,3 +186,43 @@ def test_values_are_logged_when_the_program_runs(caplog):
         jax.jit(lambda x: jax.debug.log("x = {}", x))(3.0)
         jax.effects_barrier()
     assert caplog.messages == ["x = 3.0"]
+
+
+class TestRef:
+    def test_reads_are_copies(self):
+        ref = jax.new_ref(jnp.arange(3.0))
+        before = ref[...]
+        ref[0] = 5.0
+        assert (before[0], ref[0], ref.swap(9.0, 2), ref.shape, ref.size) == (0, 5, 2, (3,), 3)
+        assert jax.ref.get(ref).tolist() == [5, 1, 9]
+
+    def test_writes_of_a_jitted_function_are_seen(self):
+        @jax.jit
+        def f(matrix, number):
+            matrix[1] = number[...] * 2
+            number.addupdate(1.0)
+            return matrix[0]
+
+        matrix, number = jax.new_ref(jnp.arange(2.0)), jax.new_ref(3.0)
+        for expected in ([0, 6], [0, 8]):
+            f(matrix, number)
+            assert matrix[...].tolist() == expected
+        assert (number[...], number.shape) == (5, ())
+
+    def test_derivatives_of_loops_that_write(self):
+        def total(x):
+            found = jax.new_ref(0.0)
+            jax.lax.fori_loop(0, 3, lambda i, _: found.addupdate(jnp.sin(x[i])), None)
+            return jax.freeze(found)
+
+        x = onp.arange(6.0, dtype="f").reshape(2, 3)
+        onp.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(total)))(x), onp.cos(x), rtol=1e-6)
+
+    def test_a_frozen_reference_is_not_used(self):
+        ref = jax.empty_ref(jax.ShapeDtypeStruct((2,), "float32"))
+        jax.ref.set(ref, None, 1.0)
+        jax.ref.addupdate(ref, 0, 2.0)
+        assert jax.ref.swap(ref, 0, 0.0) == 3
+        assert jax.freeze(ref).tolist() == [0, 1]
+        with pytest.raises(errors.ArgumentError, match="must not be used after freeze"):
+            ref[0]

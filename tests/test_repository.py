@@ -33,6 +33,7 @@ LAYERS = [
     "lowering",  # StableHLO, executables, jit
     "numpy",
     "flatten_util",  # pytrees as vectors
+    "ref",  # mutable references
     "custom",  # rules, checkpoints, operators and solvers of users
     "lax",
     "random",

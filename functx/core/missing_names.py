@@ -52,6 +52,8 @@ def _missing_attribute_hook(original: str, module: str) -> Callable[[str], NoRet
         functx = sys.modules["functx"]
         if name in FUNCTIONS.get(module, ()):
             message += f"; {FUNCTIONS[module][name]}"
+        elif path.removeprefix("jax.") in ABSENT:
+            message += f"; {ABSENT[path.removeprefix('jax.')]}"
         elif path in _SUGGESTIONS:
             message += f"; {_SUGGESTIONS[path]}"
         elif found is not None:
@@ -124,12 +126,23 @@ _NUMPY_FUNCTIONS = [
     "set_printoptions",
 ]
 
-ABSENT: dict[str, str] = {}
+
+def _on_accelerators(path: str) -> str:
+    return (
+        f"only GPUs and TPUs have it; in its place write jax.{path}, which takes traced arrays too"
+    )
+
+
+ABSENT = {
+    path: _on_accelerators(path) for path in ("lax.precv", "lax.psend", "lax.ragged_all_to_all")
+}
+"""For each function of JAX's library that functx lacks, the reason and what to do.
+
+`docs/reference/coverage.md` lists them; a test finds those that are missing here, and those that are no
+longer absent.
+"""
 
 _SUGGESTIONS = {
-    "jax.make_jaxpr": "in its place write functx.make_ir(f)(*args), the program of f",
-    "jax.custom_gradient": "in its place write functx.custom_vjp",
-    "jax.pmap": "in its place write functx.shard_map",
     "jax.numpy.roots": "in its place write jax.numpy.roots(p, strip_zeros=False)",
     **{f"jax.numpy.{name}": _numpy_suggestion(name) for name in _NUMPY_FUNCTIONS},
 }

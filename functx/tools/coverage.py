@@ -129,9 +129,12 @@ def compare_signatures(theirs: Function, ours: Function) -> Iterator[tuple[str, 
         elif q is None:
             if Parameter.VAR_KEYWORD not in kinds:
                 yield p.name, "absent"
-        elif p.kind is Parameter.POSITIONAL_OR_KEYWORD and positional[i : i + 1] != [q]:
-            if Parameter.VAR_POSITIONAL not in kinds:
-                yield p.name, "by name alone" if q not in positional else "in another place"
+        elif (
+            p.kind is Parameter.POSITIONAL_OR_KEYWORD
+            and positional[i : i + 1] != [q]
+            and Parameter.VAR_POSITIONAL not in kinds
+        ):
+            yield p.name, "by name alone" if q not in positional else "in another place"
         if q is None or p.default is Parameter.empty:
             continue
         if q.default is Parameter.empty:

@@ -44,6 +44,7 @@ NAMESPACES = (
     "flatten_util",
     "scipy.stats",
     *[f"scipy.stats.{name}" for name in DISTRIBUTIONS],
+    "ref",
     "checkpoint_policies",
     "ad_checkpoint",
     "custom",

@@ -1,0 +1,158 @@
+"""Mutable references, by the names of `jax.ref`: boxes around an array that writes change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax import tree_util
+
+from functx.core.errors import ArgumentError
+from functx.core.tracer import aval_of
+from functx.core.types import DType, ShapedArray
+from functx.core.typing import ArrayLike, Index, Value
+from functx.numpy import array, empty, ravel, reshape
+
+__all__ = ["Ref", "addupdate", "empty_ref", "free_ref", "freeze", "get", "new_ref", "set", "swap"]
+
+
+class Ref:
+    """An array that is read and written to by `ref[index]` and `ref[index] = value`.
+
+    Reads are copies, which later writes do not change. A reference is a pytree of its array: of a function
+    under `jit` that takes it as an argument, the writes are seen outside.
+    """
+
+    def __init__(self, elements: Any, is_scalar: bool):
+        # Arrays without dimensions cannot be written to while a function is traced.
+        self._elements, self._is_scalar = elements, is_scalar
+
+    @property
+    def elements(self) -> Any:
+        """The array; raises ArgumentError after `freeze` and `free_ref`."""
+        if self._elements is None:
+            raise ArgumentError(
+                "ref: a reference must not be used after freeze or free_ref; got one that was",
+                fix="Use the array that freeze returned.",
+            )
+        return self._elements
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of the dimensions."""
+        return () if self._is_scalar else tuple(self.elements.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the elements."""
+        return aval_of(self.elements).dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(self.elements.size)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, idx: Index) -> Value:
+        if self._is_scalar:
+            return array(reshape(self.elements, ())[idx])
+        return array(self.elements[idx])
+
+    def __setitem__(self, idx: Index, value: ArrayLike) -> None:
+        if self._is_scalar:
+            _ = reshape(self.elements, ())[idx]
+            self.elements[:] = value
+        else:
+            self.elements[idx] = value
+
+    def get(self, idx: Index = ...) -> Value:
+        """The elements at `idx`."""
+        return self[idx]
+
+    def set(self, value: ArrayLike, idx: Index = ...) -> None:
+        """Write `value` to the elements at `idx`."""
+        self[idx] = value
+
+    def swap(self, value: ArrayLike, idx: Index = ...) -> Value:
+        """Write `value` to the elements at `idx`; what they were before."""
+        before = self[idx]
+        self[idx] = value
+        return before
+
+    def addupdate(self, value: ArrayLike, idx: Index = ...) -> None:
+        """Add `value` to the elements at `idx`."""
+        self[idx] = self[idx] + value  # type: ignore[operator]
+
+    def __repr__(self) -> str:
+        return f"Ref({self[...]!r})"
+
+
+tree_util.register_pytree_node(
+    Ref,
+    lambda ref: ((ref.elements,), ref._is_scalar),
+    lambda is_scalar, children: Ref(children[0], is_scalar),
+)
+
+
+def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None = None) -> Ref:
+    """A reference to a copy of `init_val`; `memory_space` and `kind` are ignored.
+
+    >>> import functx
+    >>> def running_sum(xs):
+    ...     total = functx.new_ref(0.0)
+    ...     functx.lax.fori_loop(0, len(xs), lambda i, _: total.addupdate(xs[i]), None)
+    ...     return functx.freeze(total)
+    >>> float(functx.jit(running_sum)(functx.numpy.arange(4.0)))
+    6.0
+    """
+    is_scalar = aval_of(init_val).ndim == 0
+    return Ref(array(ravel(init_val) if is_scalar else init_val), is_scalar)
+
+
+def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
+    """A reference to an array of the shape and dtype of `ty`, whose elements are arbitrary."""
+    aval = ShapedArray(tuple(ty.shape), ty.dtype)
+    return Ref(empty(aval.shape or (1,), aval.dtype), not aval.shape)
+
+
+def freeze(ref: Ref) -> Value:
+    """The array of `ref`, which must not be used afterwards."""
+    value = ref[...]
+    free_ref(ref)
+    return value
+
+
+def free_ref(ref: Ref) -> None:
+    """End the use of `ref`."""
+    _ = ref.elements
+    ref._elements = None
+
+
+def get(ref: Ref, idx: Index = None) -> Value:
+    """The elements of `ref` at `idx`; None stands for all."""
+    return ref[_index(idx)]
+
+
+def set(ref: Ref, idx: Index, value: ArrayLike) -> None:
+    """Write `value` to the elements of `ref` at `idx`; None stands for all."""
+    ref[_index(idx)] = value
+
+
+def swap(ref: Ref, idx: Index, value: ArrayLike) -> Value:
+    """Write `value` to the elements of `ref` at `idx`; what they were before."""
+    return ref.swap(value, _index(idx))
+
+
+def addupdate(ref: Ref, idx: Index, x: ArrayLike) -> None:
+    """Add `x` to the elements of `ref` at `idx`."""
+    ref.addupdate(x, _index(idx))
+
+
+def _index(idx: Index) -> Index:
+    return ... if idx is None else idx
