@@ -119,7 +119,7 @@ class _Registry(dict[str, "type[Primitive]"]):
     unloaded: ClassVar[list[str]] = [
         *("functx.testing", "functx.random", "functx.nn", "functx.transforms.spectral_functions"),
         *("functx.scipy.stats", "functx.scipy.special", "functx.lax", "functx.lax.schur"),
-        "functx.api",
+        *("functx.custom_derivatives", "functx.api"),
     ]
     """The modules that define primitives and may not have been imported; the last is imported first."""
 
