@@ -38,8 +38,6 @@ from functx.lax.convolution import (
 )
 from functx.lax.copies import (
     bitcast_convert_type,
-    broadcast,
-    broadcast_in_dim,
     broadcast_to_rank,
     collapse,
     concatenate,
@@ -58,9 +56,7 @@ from functx.lax.copies import (
     reduce_min,
     reduce_or,
     reduce_prod,
-    reduce_sum,
     reduce_xor,
-    reshape,
     rev,
     slice,
     slice_in_dim,
@@ -105,6 +101,20 @@ from functx.lax.elementwise import (
 from functx.lax.indexing import index_take, scatter_apply
 from functx.lax.platforms import platform_dependent
 from functx.lax.ragged import ragged_dot, ragged_dot_general, scaled_dot
+from functx.lax.shardings import (
+    broadcast,
+    broadcast_in_dim,
+    broadcasted_iota,
+    conv_general_dilated,
+    dot,
+    dot_general,
+    empty,
+    full,
+    full_like,
+    reduce,
+    reduce_sum,
+    reshape,
+)
 from functx.lax.values import (
     after_all,
     broadcast_like,
@@ -138,7 +148,6 @@ from functx.ops import (
     bessel_i0e,
     bessel_i1e,
     bitwise_not,
-    broadcasted_iota,
     cbrt,
     ceil,
     clamp,
@@ -152,11 +161,8 @@ from functx.ops import (
     cumsum,
     dce_sink,
     digamma,
-    dot,
-    dot_general,
     dynamic_update_index_in_dim,
     dynamic_update_slice_in_dim,
-    empty,
     erf,
     erf_inv,
     erfc,
@@ -165,8 +171,6 @@ from functx.ops import (
     expm1,
     fft,
     floor,
-    full,
-    full_like,
     gather,
     imag,
     iota,
@@ -219,14 +223,13 @@ from functx.ops.convolution import (
     ConvDimensionNumbers,
     conv,
     conv_dimension_numbers,
-    conv_general_dilated,
     conv_transpose,
     conv_with_general_padding,
 )
 from functx.transforms.control.associative_scan import associative_scan
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.loops import fori_loop, map, while_loop
-from functx.transforms.control.reduce import reduce, reduce_window
+from functx.transforms.control.reduce import reduce_window
 from functx.transforms.control.scan import scan
 
 __all__ = [

@@ -8,7 +8,7 @@ from functools import wraps
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
-from functx.core.typing import ArrayLike, Value
+from functx.core.typing import ArrayLike, DTypeLike, Value
 from functx.lax import incomplete_beta, incomplete_gamma
 
 
@@ -47,7 +47,7 @@ def _broadcast_same_rank(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] |
 
 add = broadcasting_unit_dims(ops.add)
 sub = broadcasting_unit_dims(ops.sub)
-mul = broadcasting_unit_dims(ops.mul)
+_mul = broadcasting_unit_dims(ops.mul)
 div = broadcasting_unit_dims(ops.div)
 rem = broadcasting_unit_dims(ops.rem)
 max = broadcasting_unit_dims(ops.max)
@@ -74,3 +74,10 @@ shift_right_arithmetic = broadcasting_unit_dims(ops.shift_right_arithmetic)
 shift_right_logical = broadcasting_unit_dims(ops.shift_right_logical)
 complex = broadcasting_unit_dims(ops.complex)
 nextafter = broadcasting_unit_dims(ops.nextafter)
+
+
+def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike = None) -> Value:
+    """The product of two arrays, elementwise; with `out_dtype`, of the arrays in that dtype."""
+    if out_dtype is not None:
+        x, y = (ops.convert_element_type(operand, out_dtype) for operand in (x, y))
+    return _mul(x, y)

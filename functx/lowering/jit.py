@@ -108,6 +108,7 @@ def jit(
     out_shardings: PyTree = None,
     inline: bool = False,
     keep_unused: bool = False,
+    compiler_options: dict[str, Any] | None = None,
     outline: str | None = None,
     memory: str | int | float | None = None,
 ) -> Any:
@@ -116,7 +117,7 @@ def jit(
     Arguments and results are pytrees of arrays; results are `jax.Array`s. Arguments at
     `static_argnums` or named in `static_argnames` are hashable Python values, compared by value, for
     each of which `fun` is compiled. Buffers of donated arguments may be reused. `in_shardings` and
-    `out_shardings` are as in `jax.jit`. Inside a trace, a call becomes one `call` equation, or with
+    `out_shardings`, and `compiler_options` for XLA, are as in `jax.jit`. Inside a trace, a call becomes one `call` equation, or with
     `inline` the equations of `fun`.
 
     `outline` says whether repeats of the program are compiled once and called: "auto", "always" or
@@ -155,6 +156,7 @@ def jit(
         "donate_argnames": donated_names,
         "inline": inline,
         "keep_unused": keep_unused,
+        "compiler_options": compiler_options,
     }
     if in_shardings is not None:
         per_argument = isinstance(in_shardings, (tuple, list))
@@ -514,6 +516,7 @@ class JittedFunction:
                 out_shardings=None if shardings is None else (shardings, None, None),
                 inline=options["inline"],
                 keep_unused=options["keep_unused"],
+                compiler_options=options["compiler_options"],
                 outline=self.own_options.outline,
                 memory=self.own_options.memory,  # type: ignore[arg-type]
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
+from inspect import Parameter, signature
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -155,6 +157,23 @@ def with_sharding_constraint(x: PyTree, shardings: PyTree) -> PyTree:
     flat = tree.broadcast_prefix(shardings, structure, f"{op}: shardings")
     outs = [_constrain_leaf(op, leaf, s) for leaf, s in zip(leaves, flat, strict=True)]
     return tree.unflatten(structure, outs)
+
+
+def with_sharding_keyword(
+    function: Callable[..., Value], keyword: str = "out_sharding"
+) -> Callable[..., Value]:
+    """`function` with a further keyword, the sharding of its result; None leaves it to XLA."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Value:
+        sharding = kwargs.pop(keyword, None)
+        out = function(*args, **kwargs)
+        return out if sharding is None else with_sharding_constraint(out, sharding)
+
+    own = signature(function)
+    added = Parameter(keyword, Parameter.KEYWORD_ONLY, default=None)
+    call.__signature__ = own.replace(parameters=[*own.parameters.values(), added])  # type: ignore[attr-defined]
+    return call
 
 
 def _constrain_leaf(op: str, leaf: ArrayLike, sharding: object) -> ArrayLike:
