@@ -304,24 +304,23 @@ def static_fill_value(value: ArrayLike | None) -> complex | None:
 
 
 def take(
-    x: ArrayOrList,
+    a: ArrayOrList,
     indices: ArrayOrList,
     axis: int | None = None,
     out: Out = None,
     mode: IndexMode = None,
-    fill_value: ArrayLike | None = None,
-    *,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
+    fill_value: ArrayLike | None = None,
 ) -> Value:
-    """The elements of `x` at `indices` along `axis`, or of the flattened array for None.
+    """The elements of `a` at `indices` along `axis`, or of the flattened array for None.
 
     The shape of `indices` replaces the axis. By default a known index out of bounds raises
     IndexingError, unless `fill_value` is given, and a traced one reads `fill_value` (None: nan,
     or the least integer). The mode "wrap" takes indices modulo the length; "clip" moves them
     into bounds, negative ones to 0.
     """
-    array, positions = operand(x), _integer_indices("take", indices)
+    array, positions = operand(a), _integer_indices("take", indices)
     if axis is None:
         array, axis = ops.reshape(array, (aval_of(array).size,)), 0
     shape = aval_of(array).shape
@@ -360,19 +359,24 @@ def _take_options(mode: IndexMode, indices: Position) -> IndexingOptions:
 
 
 def take_along_axis(
-    x: ArrayOrList,
+    arr: ArrayOrList,
     indices: ArrayOrList,
     axis: int | None = -1,
     mode: IndexMode = None,
     fill_value: ArrayLike | None = None,
+    *,
+    wrap_negative_indices: bool | None = None,
 ) -> Value:
-    """The elements of `x` at `indices` along `axis`, matched along the other axes.
+    """The elements of `arr` at `indices` along `axis`, matched along the other axes.
 
-    `x` and `indices` have the same number of dimensions, and broadcast along all axes but
-    `axis`; both are flattened if it is None. `mode` is as in `take`.
+    `arr` and `indices` have the same number of dimensions, and broadcast along all axes but
+    `axis`; both are flattened if it is None. `mode` is as in `take`. With `wrap_negative_indices`, as by
+    default, negative indices count from the end.
     """
-    x, indices, axis = _along_axis_operands("take_along_axis", x, indices, axis)
+    x, indices, axis = _along_axis_operands("take_along_axis", arr, indices, axis)
     options = _take_options(mode, indices)
+    if wrap_negative_indices is not None:
+        options = options._replace(wrap_negative=bool(wrap_negative_indices))
     numbers, starts, shape = _along_axis_gather(aval_of(x).shape, indices, axis, options)
     if 0 in shape:
         return ops.full(shape, literal(0, aval_of(x).dtype))

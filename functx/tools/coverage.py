@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib import import_module
@@ -55,11 +56,40 @@ class NotTaken(NamedTuple):
     difference: str
 
 
+_ABSENT, _BY_NAME, _ELSEWHERE = "absent", "by name alone", "in another place"
+_NUMPY_ORDER = "the order is that of NumPy"
+_OF_DEVICES = "deprecated by JAX; write `jax.device_put`, or `in_shardings`"
 REASONS = {
-    "out_sharding": "write `lax.with_sharding_constraint(result, sharding)`",
-    "accuracy": "the accuracy is that of the platform; XLA on CPU and GPU ignores the request",
+    (
+        "accuracy",
+        _ABSENT,
+    ): "the accuracy is that of the platform; XLA ignores requests on CPU and GPU",
+    ("arr", "required; None in JAX"): "an array must be given",
+    ("backend", _ABSENT): _OF_DEVICES,
+    ("copy", "True; False in JAX"): "the default is that of NumPy",
+    ("density", _ELSEWHERE): _NUMPY_ORDER,
+    ("device", _ABSENT): _OF_DEVICES,
+    ("fill_value", _ELSEWHERE): _NUMPY_ORDER,
+    ("inplace", _BY_NAME): _NUMPY_ORDER,
+    ("out_sharding", _ABSENT): "write `lax.with_sharding_constraint(result, sharding)`",
+    ("reduce_axes", _ABSENT): "write `lax.psum` of the gradient",
+    ("shape", _ELSEWHERE): _NUMPY_ORDER,
+    ("sum_match", _ABSENT): "for meshes with explicit axes, which programs of functx do not track",
+    ("weights", _ELSEWHERE): _NUMPY_ORDER,
+    ("x1", _ABSENT): "by position alone, as in NumPy",
+    ("x2", _ABSENT): "by position alone, as in NumPy",
+    **dict.fromkeys(
+        [
+            (name, _BY_NAME)
+            for name in (
+                *("dtype", "indices_are_sorted", "mean", "out", "out_sharding", "sharding"),
+                *("unique_indices", "where"),
+            )
+        ],
+        "write its name",
+    ),
 }
-"""For parameters that several functions lack, the reason and what to do instead."""
+"""For each parameter in which signatures differ, and the difference, why or what to write."""
 
 
 def public_names(module: ModuleType) -> dict[str, Any]:
@@ -125,16 +155,16 @@ def compare_signatures(theirs: Function, ours: Function) -> Iterator[tuple[str, 
         if p.kind is Parameter.POSITIONAL_ONLY:
             q = positional[i] if i < len(positional) else None
             if q is None and Parameter.VAR_POSITIONAL not in kinds:
-                yield p.name, "absent"
+                yield p.name, _ABSENT
         elif q is None:
             if Parameter.VAR_KEYWORD not in kinds:
-                yield p.name, "absent"
+                yield p.name, _ABSENT
         elif (
             p.kind is Parameter.POSITIONAL_OR_KEYWORD
             and positional[i : i + 1] != [q]
             and Parameter.VAR_POSITIONAL not in kinds
         ):
-            yield p.name, "by name alone" if q not in positional else "in another place"
+            yield p.name, _BY_NAME if q not in positional else _ELSEWHERE
         if q is None or p.default is Parameter.empty:
             continue
         if q.default is Parameter.empty:
@@ -151,47 +181,40 @@ def coverage_page() -> str:
     """The page: what is absent, which arguments differ, and the names of each module."""
     lines = [
         "# Coverage of JAX's library\n",
-        _fill(
-            f"The public functions and classes of JAX {jax.__version__}, beside primitives, under the same "
-            "names in functx. A test compares both packages with this page."
-        )
-        + "\n",
-        "## Absent\n",
-        "| name | reason |",
-        "|---|---|",
-        *[f"| `jax.{path}` | {reason} |" for path, reason in sorted(ABSENT.items())],
+        fill(
+            f"The public functions and classes of JAX {jax.__version__}, beside primitives, are in functx under "
+            "the same names, except those below. A test compares both packages with this page."
+        ),
+        "\n## Absent\n",
+        *[fill(f"- `jax.{path}`: {reason}", "  ") for path, reason in sorted(ABSENT.items())],
         "\n## Arguments that differ\n",
-        _fill(
-            "Where a call of JAX's function cannot be written in the same way. Further arguments of functx's "
-            "own are not listed; defaults that are None on one side count as equal."
+        fill(
+            "Where a call of JAX's function cannot be written in the same way. Further arguments of functx's own "
+            "are not listed, and a default of None equals any other."
         )
         + "\n",
-        "| argument | functions | difference |",
-        "|---|---|---|",
-        *_difference_rows(),
+        *_difference_lines(),
     ]
     for namespace in NAMESPACES:
         names = [path for path, _, ours in paired_names(namespace) if ours is not None]
         short = [f"`{path.removeprefix(namespace).lstrip('.')}`" for path in names]
-        lines.append(f"\n## functx{'.' if namespace else ''}{namespace} ({len(short)})\n")
-        lines.append(_fill(" ".join(short)))
+        title = f"functx.{namespace}".rstrip(".")
+        lines.append(f"\n## {title}: {len(short)} names\n\n{fill(' '.join(short))}")
     return "\n".join(lines) + "\n"
 
 
-def _difference_rows() -> list[str]:
-    """A row of the table for each parameter and kind of difference."""
+def _difference_lines() -> Iterator[str]:
+    """A line for each parameter and kind of difference."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for found in differences_of_signatures():
-        reason = REASONS.get(found.parameter, "") if found.difference == "absent" else ""
-        groups[found.parameter, reason or found.difference].append(f"`{found.function}`")
-    return [
-        f"| `{parameter}` | {', '.join(functions)} | {difference} |"
-        for (parameter, difference), functions in sorted(groups.items())
-    ]
+        groups[found.parameter, found.difference].append(f"`{found.function}`")
+    for (parameter, difference), functions in sorted(groups.items()):
+        reason = REASONS.get((parameter, difference), "")
+        yield fill(f"- `{parameter}` is {difference} ({reason}): {', '.join(functions)}", "  ")
 
 
-def _fill(text: str) -> str:
+def fill(text: str, indent: str = "") -> str:
     """`text` in lines of at most 120 characters."""
-    import textwrap
-
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -22,6 +22,7 @@ from functx.core.primitive import Primitive
 from functx.core.typing import Function
 from functx.errors import error_classes, error_page
 from functx.scipy.stats.distribution import DISTRIBUTIONS
+from functx.tools.coverage import coverage_page, fill
 from functx.transforms.decompose import builtin_decomposition
 
 RULES = ("jvp", "vjp", "transpose", "batch", "lower", "decompose")
@@ -84,7 +85,7 @@ def ops_page() -> str:
         module = attrgetter(space)(functx)
         lines.append(f"## functx.{space}\n")
         for name, value in sorted(_public(module).items()):
-            lines.append(_fill(f"- `{name}{_signature(value)}`: {_first_line(value)}", "  "))
+            lines.append(fill(f"- `{name}{_signature(value)}`: {_first_line(value)}", "  "))
         lines.append("")
     return GENERATED_NOTE + "\n".join(lines)
 
@@ -134,7 +135,7 @@ def primitives_page() -> str:
     """Each primitive by each rule: its own, its family's, derived, or none."""
     lines = [
         "# Primitives and their rules\n",
-        _fill(
+        fill(
             "own: the class defines the rule; a family's name: that base class does; derived: it follows "
             "from another rule; decomposed: it is that of its [decomposition](decompositions.md); zero: "
             "the result never varies; —: there is none."
@@ -164,7 +165,7 @@ def decompositions_page() -> str:
     """Each composite: what it consists of, and what of it is opened up by the lowering."""
     lines = [
         "# Composites and what they consist of\n",
-        _fill(
+        fill(
             "The operations, in order, into which `functx.decompose` rewrites the first sample of each; "
             "those in italics are composites themselves. The lowering to XLA emits these operations, or "
             "one operation of its own. A composite defines the rules that are quicker or more accurate "
@@ -238,13 +239,6 @@ def _markdown(value: object) -> str:
     return "".join(parts)
 
 
-def _fill(text: str, indent: str = "") -> str:
-    """`text` in lines of at most 120 characters."""
-    return textwrap.fill(
-        text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-
-
 def _signature(value: Function) -> str:
     if isinstance(value, EnumType):
         # That of making a new enumeration, which changes with Python.
@@ -269,6 +263,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "primitives.md": primitives_page,
     "decompositions.md": decompositions_page,
+    "coverage.md": lambda: GENERATED_NOTE + coverage_page(),
 }
 
 
