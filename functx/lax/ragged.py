@@ -132,15 +132,17 @@ def _group_masks(sizes: Value, length: int, offset: ArrayLike | None, count: int
             f"ragged_dot_general: rhs must have a matrix for each of {groups} groups; got {count}"
         )
     ends = cumsum(sizes, axis=-1, dtype=sizes.dtype)
-    starts = ends - sizes
+    starts = ops.sub(ends, sizes)
     if offset is not None:
         first, last = ops.reshape(offset, ()), sizes.ndim - 1
         starts, ends = (
             ops.dynamic_slice_in_dim(x, first, groups if count is None else count, last)
             for x in (starts, ends)
         )
-    rows = ops.iota(sizes.dtype, length)
-    return (starts[..., None] <= rows) & (rows < ends[..., None])  # type: ignore[no-any-return]
+    dims, shape = tuple(range(sizes.ndim)), (*aval_of(ends).shape, length)
+    starts, ends = (ops.broadcast_in_dim(x, shape, dims) for x in (starts, ends))
+    rows = ops.broadcasted_iota(sizes.dtype, shape, sizes.ndim)
+    return ops.bitwise_and(ops.le(starts, rows), ops.lt(rows, ends))
 
 
 def _by_group(x: Value, masks: Value, ragged: int, prefix: Sequence[int]) -> Value:
@@ -223,4 +225,4 @@ def scale_blocks(x: Value, scale: ArrayLike | None, dims: Sequence[int], label: 
         )
     for d in dims:
         scale = repeat(scale, x.shape[d] // scale.shape[d], axis=d)
-    return x * scale
+    return ops.mul(x, scale)

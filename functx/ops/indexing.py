@@ -166,6 +166,9 @@ class GatherScatter(Primitive, abstract=True):
         )
         require(all(sizes[d] == 1 for d in collapsed), "collapsed dimensions must have length 1")
         require(
+            all(sizes[d] <= 1 for d in batching), "batching dimensions must have length 1 in windows"
+        )
+        require(
             len(offset) == x.ndim - len(self.dropped_window_dims())
             and all(0 <= d < rank for d in offset),
             "offset_dims must give a place to every dimension that windows keep",

@@ -141,6 +141,14 @@ def test_elements_at_vectors_of_indices():
         check(lax.index_take(x, indices, axes), theirs.index_take(x, indices, axes))
 
 
+def test_windows_of_a_gather_have_one_element_along_batching_dimensions():
+    numbers = lax.GatherDimensionNumbers((1,), (), (1,), (0,), (0,))
+    x, indices = normal(3, 4), np.zeros((3, 1), int)
+    check(lax.gather(x, indices, numbers, (1, 4)), x)
+    with pytest.raises(errors.ShapeError, match="batching dimensions must have length 1"):
+        lax.gather(x, indices, numbers, (2, 4))
+
+
 class TestScatterApply:
     numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
     indices = np.array([[1], [3], [1], [9]])
