@@ -226,3 +226,22 @@ class TestRef:
         assert jax.freeze(ref).tolist() == [0, 1]
         with pytest.raises(errors.ArgumentError, match="must not be used after freeze"):
             ref[0]
+
+
+def test_the_stages_of_a_jitted_function():
+    table = onp.arange(3.0)
+    traced = jax.jit(lambda x, n: {"y": x * n + table}, static_argnums=1).trace(jnp.ones(3), 2)
+    assert "mul" in str(traced.jaxpr)
+    assert ([a.shape for a in traced.in_avals], traced.out_info["y"].shape) == ([(3,)], (3,))
+    lowered = traced.lower()
+    compiled = lowered.compile()
+    assert compiled(jnp.ones(3))["y"].tolist() == [2, 3, 4]
+    for stage in (lowered, compiled):
+        (info,), keywords = stage.args_info
+        assert (info.shape, keywords) == ((3,), {})
+        assert stage.out_info["y"].shape == (3,)
+        assert stage.in_tree == jax.tree.structure(((0,), {}))
+        assert stage.out_tree == jax.tree.structure({"y": 0})
+    assert len(compiled.input_shardings[0]) == 1
+    assert compiled.output_shardings["y"].is_fully_replicated
+    assert compiled.runtime_executable() is not None

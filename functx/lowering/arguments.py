@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -22,8 +22,9 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
+from functx.core.program import Program
 from functx.core.tracer import Tracer, aval_of
-from functx.core.types import canonical_dtype
+from functx.core.types import ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Function, PyTree, Values
 from functx.lowering.captured_arrays import read_hidden_states, write_back_call
 from functx.lowering.jax_bridge import call_reraising_callback_errors
@@ -248,6 +249,33 @@ def check_donated_once(
                 )
 
 
+class Traced:
+    """A function traced for one set of arguments: its program, not yet lowered.
+
+    The `program` and `jaxpr` are one object; `lower()` gives the `Lowered` function.
+    """
+
+    def __init__(self, fun_name: str, program: Program, lower: Callable[[], Lowered]):
+        self.fun_name, self.program, self.lower = fun_name, program, lower
+
+    @property
+    def jaxpr(self) -> Program:
+        """The program, under JAX's name."""
+        return self.program
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        """The types of the arguments."""
+        captured = len(self.program.captured or ())
+        return self.program.in_avals[: len(self.program.in_avals) - captured]
+
+    @property
+    def out_info(self) -> PyTree:
+        """The shapes and dtypes of the results."""
+        out_tree = self.program.trees[1]  # type: ignore[index]
+        return tree.unflatten(out_tree, self.program.out_avals[: out_tree.num_leaves])
+
+
 class Lowered:
     """A function lowered to StableHLO for one set of argument types, not yet compiled."""
 
@@ -269,6 +297,21 @@ class Lowered:
     def cost_analysis(self) -> Any:
         """XLA's estimate of what the module costs to run: flops, bytes accessed, and more."""
         return self._lowered.cost_analysis()
+
+    @property
+    def args_info(self) -> PyTree:
+        """The shapes and dtypes of the arguments, and whether they are donated."""
+        return without_first_argument(self._lowered.args_info)
+
+    @property
+    def in_tree(self) -> tree.TreeDef:
+        """The structure of the arguments: positional ones, and those by name."""
+        return tree.structure(self.args_info)
+
+    @property
+    def out_tree(self) -> tree.TreeDef:
+        """The structure of the result."""
+        return tree.structure(self.out_info)
 
     @property
     def out_info(self) -> PyTree:
@@ -311,6 +354,48 @@ class Compiled:
     def memory_analysis(self) -> Any:
         """The bytes that arguments, results, temporaries and code take."""
         return self._compiled.memory_analysis()
+
+    @property
+    def args_info(self) -> PyTree:
+        """The shapes and dtypes of the arguments, and whether they are donated."""
+        return without_first_argument(self._call.args_info)
+
+    @property
+    def out_info(self) -> PyTree:
+        """The shapes and dtypes of the results."""
+        info = self._compiled.out_info
+        return info[0] if self._call.writes else info
+
+    @property
+    def in_tree(self) -> tree.TreeDef:
+        """The structure of the arguments: positional ones, and those by name."""
+        return tree.structure(self.args_info)
+
+    @property
+    def out_tree(self) -> tree.TreeDef:
+        """The structure of the result."""
+        return tree.structure(self.out_info)
+
+    @property
+    def input_shardings(self) -> PyTree:
+        """The shardings of the arguments."""
+        return without_first_argument(self._compiled.input_shardings)
+
+    @property
+    def output_shardings(self) -> PyTree:
+        """The shardings of the results."""
+        shardings = self._compiled.output_shardings
+        return shardings[0] if self._call.writes else shardings
+
+    def runtime_executable(self) -> Any:
+        """XLA's executable."""
+        return self._compiled.runtime_executable()
+
+
+def without_first_argument(info: PyTree) -> PyTree:
+    """`(args, kwargs)`, facts about arguments, without those of the captured arrays, which come first."""
+    args, kwargs = info
+    return tuple(args[1:]), kwargs
 
 
 class CallingConvention(NamedTuple):

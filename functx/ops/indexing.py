@@ -166,7 +166,8 @@ class GatherScatter(Primitive, abstract=True):
         )
         require(all(sizes[d] == 1 for d in collapsed), "collapsed dimensions must have length 1")
         require(
-            all(sizes[d] <= 1 for d in batching), "batching dimensions must have length 1 in windows"
+            all(sizes[d] <= 1 for d in batching),
+            "batching dimensions must have length 1 in windows",
         )
         require(
             len(offset) == x.ndim - len(self.dropped_window_dims())
