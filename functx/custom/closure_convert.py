@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import jax.core
+
 from functx import ops
 from functx.core import tree
-from functx.core.errors import RuleError
+from functx.core.errors import ArgumentError, RuleError
 from functx.core.program_editing import apply_program
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.core.typing import Function, PyTree, Value
 from functx.custom.custom_vjp import custom_vjp
@@ -39,19 +41,25 @@ def closure_convert(fun: Function, *example_args: PyTree) -> tuple[Callable[...,
     leaves, in_tree = tree.flatten_with_key_data((example_args, {}))
     avals = avals_of(leaves, "closure_convert", fun, in_tree)
     traced = trace_function(fun, in_tree, avals, "closure_convert").refuse_writes(label)
-    hoisted = [type(x) is Tracer and is_inexact(x.dtype) for x in traced.captured]
-    count = len(example_args)
+    hoisted = [isinstance(x, jax.core.Tracer) and is_inexact(x.dtype) for x in traced.captured]
+    count, program, out_tree = len(example_args), traced.program, traced.out_tree
+    # The new function must not hold the values that are its arguments now.
+    kept = [None if on else x for x, on in zip(traced.captured, hoisted, strict=True)]
 
-    @wraps(fun)
     def converted(*args: PyTree) -> PyTree:
         own, values = args[:count], iter(args[count:])
+        if len(args) != count + sum(hoisted):
+            raise ArgumentError(
+                f"{label}: the new function must get {count} arguments and {sum(hoisted)} captured values; "
+                f"got {len(args)} arguments",
+                fix="Pass them as f(*args, *captured).",
+            )
         given, given_tree = tree.flatten_with_key_data((own, {}))
         tree.check_same_structure(in_tree, given_tree, f"{label}: the arguments", "example_args")
-        captured = [
-            next(values) if on else x for x, on in zip(traced.captured, hoisted, strict=True)
-        ]
-        return tree.unflatten(traced.out_tree, apply_program(traced.program, [*given, *captured]))
+        captured = [next(values) if on else x for x, on in zip(kept, hoisted, strict=True)]
+        return tree.unflatten(out_tree, apply_program(program, [*given, *captured]))
 
+    converted.__name__ = function_name(fun)
     return converted, [x for x, on in zip(traced.captured, hoisted, strict=True) if on]
 
 

@@ -10,7 +10,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.program_editing import to_tracer
 from functx.core.tracer import aval_of, current_builder
-from functx.core.types import DType, canonical_dtype
+from functx.core.types import DType, canonical_dtype, kind
 from functx.core.typing import ArrayLike, Value
 from functx.lax.elementwise import broadcasting_unit_dims
 from functx.numpy import asarray
@@ -43,7 +43,10 @@ def dtype(x: object) -> DType:
     if x is None:
         raise ArgumentError("dtype: the argument must be an array, a number or a dtype; got None")
     if isinstance(x, (type, str, np.dtype)):
-        return canonical_dtype(x)
+        found = canonical_dtype(x)
+        if kind(found) not in "biufc":
+            raise DTypeError(f"dtype: the type must be one of numbers; got {found}")
+        return found
     return aval_of(x).dtype
 
 

@@ -1,5 +1,7 @@
 """`closure_convert`, `custom_gradient` and `linear_call`."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -38,10 +40,34 @@ class TestClosureConvert:
         assert counts == [1]
         assert closure_convert(lambda y: y * 2.0, 1.0)[1] == []
 
+    def test_a_rule_gives_derivatives_in_what_a_function_captures(self):
+        @partial(functx.custom_vjp, nondiff_argnums=(0,))
+        def cosine_of(f, x, *captured):
+            return fnp.cos(f(x, *captured))
+
+        def backward(f, residuals, ct):
+            x, captured = residuals
+            return 17.0 * x, *[42.0 * c for c in captured]
+
+        cosine_of.defvjp(lambda f, x, *c: (cosine_of(f, x, *c), (x, c)), backward)
+
+        def solve(c, x):
+            f, captured = closure_convert(lambda x: ((x - c) ** 2).sum(), x)
+            return cosine_of(f, x, *captured)
+
+        c, x = np.full(2, 2.0, "f"), np.ones(2, "f")
+        np.testing.assert_allclose(solve(c, x), np.cos(2.0), rtol=1e-6)
+        gradients = functx.grad(solve, (0, 1)), jax.grad(solve, (0, 1))
+        for gradient in (*gradients, functx.jit(gradients[0])):
+            slopes = gradient(c, x)
+            np.testing.assert_allclose(slopes, [42 * c, 17 * x])
+
     def test_arguments_of_another_structure_are_refused(self):
         g, _ = closure_convert(lambda d: d["a"], {"a": 1.0})
         with pytest.raises(errors.TreeError, match="the arguments must have the structure"):
             g({"b": 1.0})
+        with pytest.raises(errors.ArgumentError, match="1 arguments and 0 captured values; got 2"):
+            g({"a": 1.0}, [])
 
 
 class TestCustomGradient:

@@ -205,6 +205,8 @@ def test_dtypes_and_values():
         assert lax.dtype(x) == theirs.dtype(x)
     with pytest.raises(errors.ArgumentError, match="got None"):
         lax.dtype(None)
+    with pytest.raises(errors.DTypeError, match="must be one of numbers; got <U3"):
+        lax.dtype("U3")
     for shape in ((), (2, 3)):
         check(lax.shape_as_value(shape), theirs.shape_as_value(shape))
     check(
