@@ -245,3 +245,10 @@ def test_the_stages_of_a_jitted_function():
     assert len(compiled.input_shardings[0]) == 1
     assert compiled.output_shardings["y"].is_fully_replicated
     assert compiled.runtime_executable() is not None
+
+
+def test_the_default_precision_of_products_is_jax_s():
+    product = jax.jit(lambda x: jax.lax.dot(x, x) + jax.lax.dot(x, x, precision="default"))
+    for name, count in (("highest", 2), ("default", 0), ("float32", 2)):
+        with jax.default_matmul_precision(name):
+            assert product.lower(onp.eye(2)).as_text().count("HIGHEST") == count

@@ -130,8 +130,9 @@ class LoweringContext:
         return self.module.pin_order(x, y, aval)
 
     def precision(self, precision: tuple[str, str] | None) -> ir.ArrayAttr:
-        """The attribute for a pair of DEFAULT, HIGH or HIGHEST."""
-        names = precision or ("DEFAULT", "DEFAULT")
+        """The attribute for a pair of DEFAULT, HIGH or HIGHEST; None is that of `jax.default_matmul_precision`."""
+        names = precision or ops.canonical_precision(jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
+        names = names or ("DEFAULT", "DEFAULT")
         return ir.ArrayAttr.get([stablehlo.PrecisionAttr.get(name) for name in names])
 
     def via_jax(self, fun: Function, *values: IRValue, ordered: bool = False) -> Any:
