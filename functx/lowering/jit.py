@@ -588,6 +588,12 @@ class JittedFunction:
             self.modules.key(),
         )
 
+    def trace_call(self, *args: PyTree, **kwargs: PyTree) -> Traced:
+        """The program of a call with arguments like these."""
+        fun, dynamic, keywords = self.static.bind(args, kwargs)
+        program = make_ir(fun)(*dynamic, **keywords)
+        return Traced(function_name(self.fun), program, partial(self.lower, *args, **kwargs))
+
     def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
         """The program for these arguments, which may be abstract, as StableHLO."""
         args, kwargs = self.static.as_hashable(args, kwargs)
@@ -621,12 +627,6 @@ class JittedFunction:
             except TypeError:
                 self.check_abstract_arguments(args, kwargs)
                 raise
-
-    def trace_call(self, *args: PyTree, **kwargs: PyTree) -> Traced:
-        """The program of a call with arguments like these."""
-        fun, dynamic, keywords = self.static.bind(args, kwargs)
-        program = make_ir(fun)(*dynamic, **keywords)
-        return Traced(function_name(self.fun), program, partial(self.lower, *args, **kwargs))
 
     def check_arguments(self, args: PyTree, kwargs: PyTree) -> None:
         """Raises an error for arguments that JAX refuses, with functx's message."""
