@@ -42,7 +42,6 @@ METHODS = {
     "cdouble": "x.astype('complex128') inside jax.enable_x64()",
     "cpu": "numpy.asarray(x)",
     "cuda": "jax.device_put(value, device) where the array is made",
-    "device": "jax.device_put(value, device) where the array is made",
     "clamp": "x.clip(min, max)",
     "pow": "x ** n",
     "matmul": "x @ y",

@@ -1,7 +1,7 @@
 """NumPy's functions on traced and concrete arrays, with JAX's promotion of dtypes."""
 
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
-from functx.numpy import fft, lib, linalg
+from functx.numpy import array_api, fft, lib, linalg
 from functx.numpy import tracer_methods as _methods  # isort: split
 
 from functx.numpy import array_protocols as _protocols
@@ -33,3 +33,7 @@ from functx.numpy.ufuncs import *
 del _conversions, _methods, _protocols, _ufunc_methods, _wrapper_methods
 
 _suggest_alternatives("jax.numpy", __name__)
+
+__array_api_version__ = array_api.__array_api_version__
+__array_namespace_info__ = array_api.ArrayNamespaceInfo
+array_api.load_special_functions(__name__)

@@ -39,6 +39,7 @@ from functx.core.types import (
 )
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, ShapeLike, Value
 from functx.core.wrappers import is_wrapper
+from functx.numpy.devices import on_device
 from functx.numpy.promotion import (
     broadcast,
     broadcast_to,
@@ -81,7 +82,9 @@ def asarray(
     copy: bool | None = None,
     device: object = None,
 ) -> Value:
-    """`a`, a number, an array, or a nested list of numbers and arrays, as an array."""
+    """`a`, a number, an array, or a nested list of numbers and arrays, as an array on `device`."""
+    if device is not None:
+        return on_device(asarray(a, dtype, copy=copy), device)
     if type(a) is Tracer:
         array = a if dtype is None else ops.convert_element_type(a, dtype)
         return copy_if_same_memory(array, a) if copy else array
@@ -213,7 +216,7 @@ def zeros(
     shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
 ) -> Value:
     """An array of `shape` filled with zeros, of the default float dtype if `dtype` is None."""
-    return _full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype))
+    return on_device(_full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype)), device)
 
 
 empty = zeros
@@ -223,7 +226,7 @@ def ones(
     shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
 ) -> Value:
     """An array of `shape` filled with ones, of the default float dtype if `dtype` is None."""
-    return _full(shape, 1, canonical_dtype(FLOAT if dtype is None else dtype))
+    return on_device(_full(shape, 1, canonical_dtype(FLOAT if dtype is None else dtype)), device)
 
 
 def full(
@@ -238,13 +241,11 @@ def full(
     if type(fill_value) in PYTHON_SCALARS:
         target_dtype = canonical_dtype(type(fill_value) if dtype is None else dtype)
         weak = dtype is None and type(fill_value) is not bool
-        return _full(
-            shape,
-            literal(_cast_number(fill_value, target_dtype), target_dtype).value,
-            target_dtype,
-            weak,
-        )
-    return copy_array(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
+        value = literal(_cast_number(fill_value, target_dtype), target_dtype).value
+        result = _full(shape, value, target_dtype, weak)
+    else:
+        result = copy_array(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
+    return on_device(result, device)
 
 
 def _cast_number(value: object, dtype: DType) -> object:
@@ -272,8 +273,10 @@ def full_like(
     if type(fill_value) in PYTHON_SCALARS:
         weak = dtype is None and aval.weak_type
         value = literal(_cast_number(fill_value, target_dtype), target_dtype).value
-        return _matching_array_type(a, lambda: _full(target_shape, value, target_dtype, weak))
-    return copy_array(broadcast_to(asarray(fill_value, target_dtype), target_shape))
+        result = _matching_array_type(a, lambda: _full(target_shape, value, target_dtype, weak))
+    else:
+        result = copy_array(broadcast_to(asarray(fill_value, target_dtype), target_shape))
+    return on_device(result, device)
 
 
 def _matching_array_type(like: ArrayOrList, make: Callable[[], Value]) -> Value:
@@ -298,7 +301,7 @@ def zeros_like(
     device: object = None,
 ) -> Value:
     """Zeros with the shape and dtype of `a`, unless given."""
-    return full_like(a, 0, dtype, shape=shape)
+    return full_like(a, 0, dtype, shape=shape, device=device)
 
 
 empty_like = zeros_like
@@ -314,7 +317,7 @@ def ones_like(
     device: object = None,
 ) -> Value:
     """Ones with the shape and dtype of `a`, unless given."""
-    return full_like(a, 1, dtype, shape=shape)
+    return full_like(a, 1, dtype, shape=shape, device=device)
 
 
 def cast_literal(x: ArrayOrList, dtype: DType) -> Literal:
@@ -341,7 +344,7 @@ def arange(
         canonical_dtype(dtype) if dtype is not None else promoted_dtype(start, stop, step)[0]
     )
     if current_builder.get() is None:
-        return as_ndarray(np.arange(start, stop, step).astype(result_dtype))
+        return on_device(as_ndarray(np.arange(start, stop, step).astype(result_dtype)), device)
     if step == 0:
         raise ValueRangeError("arange: the step must not be 0; got 0")
     count = max(0, math.ceil((stop - start) / step))
@@ -355,7 +358,7 @@ def arange(
         numbers = ops.mul(numbers, cast_literal(np.asarray(step)[()], counting_dtype))
     if start != 0:
         numbers = ops.add(numbers, cast_literal(np.asarray(start)[()], counting_dtype))
-    return ops.convert_element_type(numbers, result_dtype)
+    return on_device(ops.convert_element_type(numbers, result_dtype), device)
 
 
 def _static_number(x: ArrayOrList | None, requested_by: str) -> Any:
@@ -412,7 +415,7 @@ def linspace(
         from functx.numpy.floating_point import floor
 
         numbers = floor(numbers)
-    numbers = ops.convert_element_type(numbers, result_dtype)
+    numbers = on_device(ops.convert_element_type(numbers, result_dtype), device)
     if not retstep:
         return numbers
     extent = ops.sub(stop, start) if intervals > 0 else full(shape, math.nan, working_dtype)

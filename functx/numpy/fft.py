@@ -8,13 +8,21 @@ from operator import index
 from typing import SupportsIndex
 
 from functx import ops
-from functx.core.errors import ArgumentError, ValueRangeError
+from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
-from functx.core.types import complex_dtype, inexact_dtype, is_complex, real_dtype
+from functx.core.types import (
+    canonical_dtype,
+    complex_dtype,
+    inexact_dtype,
+    is_complex,
+    is_floating,
+    real_dtype,
+)
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Value
 from functx.numpy import floating_point, rearranging, shapes, ufuncs
 from functx.numpy.array_creation import arange
+from functx.numpy.devices import on_device
 from functx.numpy.promotion import copy_if_shared, operand
 from functx.ops.operands import canonical_axes
 
@@ -148,15 +156,25 @@ def irfftn(
 
 def fftfreq(n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike = None, device: object = None) -> Value:
     """The frequencies of an `fft` of `n` samples with spacing `d`, in cycles per unit of `d`."""
-    k = arange(n, dtype=dtype, device=device)
-    return ufuncs.where(k < (n + 1) // 2, k, k - n) / (n * d)  # type: ignore[operator]
+    k = arange(n)
+    return _frequencies("fftfreq", ufuncs.where(k < (n + 1) // 2, k, k - n), n, d, dtype, device)
 
 
 def rfftfreq(
     n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike = None, device: object = None
 ) -> Value:
     """The frequencies of an `rfft` of `n` samples with spacing `d`, in cycles per unit of `d`."""
-    return arange(n // 2 + 1, dtype=dtype, device=device) / (n * d)  # type: ignore[operator]
+    return _frequencies("rfftfreq", arange(n // 2 + 1), n, d, dtype, device)
+
+
+def _frequencies(
+    name: str, k: Value, n: int, d: ArrayLike, dtype: DTypeLike, device: object
+) -> Value:
+    """`k / (n * d)` for the numbers `k` of terms of a transform, in a floating-point `dtype`."""
+    dtype = canonical_dtype(float if dtype is None else dtype)
+    if not is_floating(dtype):
+        raise DTypeError(f"{name}: dtype must be a floating-point dtype; got {dtype}")
+    return on_device(shapes.astype(shapes.astype(k, dtype) / (n * d), dtype), device)  # type: ignore[operator]
 
 
 def fftshift(x: ArrayOrList, axes: Axes = None) -> Value:

@@ -96,8 +96,8 @@ def _index_array(indices: NumPyArray) -> Value:
 
 def meshgrid(
     *xi: ArrayOrList, copy: bool = True, sparse: bool = False, indexing: str = "xy"
-) -> list[Value]:
-    """A list of arrays, one for each vector of `xi`, that vary along one dimension each.
+) -> tuple[Value, ...]:
+    """A tuple of arrays, one for each vector of `xi`, that vary along one dimension each.
 
     With `indexing="xy"` the first two dimensions are swapped. With `sparse` the other dimensions
     have length 1. Without `copy` the arrays are read-only views.
@@ -117,7 +117,7 @@ def meshgrid(
     for x, axis in zip(vectors, axes, strict=True):
         dims = tuple([aval_of(x).size if d == axis else 1 for d in range(len(shape))])
         grids.append(broadcast_to(ops.reshape(x, dims), dims if sparse else shape))
-    return [copy_array(grid) for grid in grids] if copy else grids
+    return tuple([copy_array(grid) for grid in grids] if copy else grids)
 
 
 def indices(

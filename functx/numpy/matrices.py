@@ -13,6 +13,7 @@ from functx.core.tracer import as_ndarray, aval_of, current_builder
 from functx.core.types import canonical_dtype, kind
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
 from functx.numpy.array_creation import FLOAT, arange, asarray, sample_count, zeros
+from functx.numpy.devices import on_device
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast, operand, promote
 from functx.numpy.reductions import sum_dtype
@@ -50,8 +51,9 @@ def eye(
     rows, columns = _matrix_shape("eye", N, M)
     dtype = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
-        return as_ndarray(np.eye(rows, columns, k, dtype=dtype))
-    return ops.convert_element_type(_compare_indices(ops.eq, (rows, columns), k), dtype)
+        return on_device(as_ndarray(np.eye(rows, columns, k, dtype=dtype)), device)
+    ones = ops.convert_element_type(_compare_indices(ops.eq, (rows, columns), k), dtype)
+    return on_device(ones, device)
 
 
 def identity(n: int, dtype: DTypeLike = None) -> Value:

@@ -224,9 +224,8 @@ def is_broadcastable(shape: Shape, target: Shape) -> bool:
 @lru_cache(maxsize=4096)
 def broadcast_shapes(*shapes: Shape) -> Shape:
     """The common shape of arrays of `shapes` by NumPy's rule; raises ShapeError without one."""
-    first = shapes[0]
-    if all(s == first for s in shapes):
-        return first
+    if len({*shapes}) < 2:
+        return shapes[0] if shapes else ()
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     result = []

@@ -25,6 +25,7 @@ from functx.core.tracing import bind
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayOrList, Axes, DTypeLike, NumPyArray, ShapeLike, Value
 from functx.numpy import promotion
+from functx.numpy.devices import on_device
 from functx.numpy.promotion import copy_array, copy_if_same_memory, operand
 from functx.ops import shapes
 from functx.ops.operands import (
@@ -259,13 +260,11 @@ def broadcast_to(array: ArrayOrList, shape: ShapeLike) -> Value:
     )
 
 
-def broadcast_arrays(*args: ArrayOrList) -> list[Value]:
+def broadcast_arrays(*args: ArrayOrList) -> tuple[Value, ...]:
     """The arrays broadcast to their common shape."""
     arrays = [ensure_array(x) for x in args]
-    if not arrays:
-        return []
     shape = promotion.broadcast_shapes(*[aval_of(x).shape for x in arrays])
-    return [promotion.broadcast_to(x, shape) for x in arrays]
+    return tuple([promotion.broadcast_to(x, shape) for x in arrays])
 
 
 def broadcast_shapes(*shapes: ShapeLike) -> Shape:
@@ -373,4 +372,4 @@ def astype(
 ) -> Value:
     """`x` in `dtype`: floats truncate to integers, complex numbers give their real parts."""
     out = ops.convert_element_type(ensure_array(x), np.float64 if dtype is None else dtype)
-    return copy_if_same_memory(out, x) if copy else out
+    return on_device(copy_if_same_memory(out, x) if copy else out, device)

@@ -1,0 +1,47 @@
+"""The devices of arrays: where the functions that make arrays place them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from functx.core.errors import ValueRangeError
+from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, as_ndarray, as_numpy_array
+from functx.core.typing import Value
+from functx.core.wrappers import is_wrapper
+
+__all__: list[str] = []
+
+
+def traced_device(x: object) -> None:
+    """None: a traced array lies where its program will run, and `device=None` makes an array there."""
+
+
+def on_device(x: Value, device: Any) -> Value:
+    """`x` on `device`; unchanged for None.
+
+    "cpu", NumPy's name of its device, is the memory of the host: the result is an `ndarray`, or traced.
+    On a device or sharding of JAX, the result is a `jax.Array` that is bound to it.
+    """
+    if device is None:
+        return x
+    if isinstance(device, str):
+        if device != "cpu":
+            raise ValueRangeError(
+                f'device: a name must be "cpu", the memory of the host; got {device!r}',
+                fix=f"Pass a device of JAX, functx.devices({device!r})[0].",
+            )
+        if isinstance(x, Tracer) or is_wrapper(x) or type(x) in HOST_ARRAY_TYPES:
+            return x
+        return as_ndarray(jax.device_get(x))  # type: ignore[no-any-return]
+    return jax.device_put(as_numpy_array(x), device)  # type: ignore[no-any-return]
+
+
+def to_device(x: Value, device: Any, /, *, stream: object = None) -> Value:
+    """The array on `device`, "cpu" or a device or sharding of JAX; unchanged for None."""
+    if stream is not None:
+        raise ValueRangeError(
+            f"x.to_device(): XLA orders its work, so stream must be None; got {stream!r}"
+        )
+    return on_device(x, device)
