@@ -6,8 +6,16 @@ from typing import Any
 
 import jax
 
-from functx.core.errors import ValueRangeError
-from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, as_ndarray, as_numpy_array
+from functx import ops
+from functx.core.errors import ArgumentError, ValueRangeError
+from functx.core.tracer import (
+    HOST_ARRAY_TYPES,
+    Tracer,
+    as_ndarray,
+    as_numpy_array,
+    aval_of,
+    is_variable,
+)
 from functx.core.typing import Value
 from functx.core.wrappers import is_wrapper
 
@@ -22,7 +30,8 @@ def on_device(x: Value, device: Any) -> Value:
     """`x` on `device`; unchanged for None.
 
     "cpu", NumPy's name of its device, is the memory of the host: the result is an `ndarray`, or traced.
-    On a device or sharding of JAX, the result is a `jax.Array` that is bound to it.
+    On a device or sharding of JAX, the result is a `jax.Array` that is bound to it. Raises ArgumentError
+    for a Variable.
     """
     if device is None:
         return x
@@ -35,7 +44,13 @@ def on_device(x: Value, device: Any) -> Value:
         if isinstance(x, Tracer) or is_wrapper(x) or type(x) in HOST_ARRAY_TYPES:
             return x
         return as_ndarray(jax.device_get(x))  # type: ignore[no-any-return]
-    return jax.device_put(as_numpy_array(x), device)  # type: ignore[no-any-return]
+    if is_variable(x):
+        raise ArgumentError(
+            f"device: a Variable keeps its place; got {aval_of(x)!r} for {device}",
+            fix="Make the Variable of an array that lies there, functx.device_put(value, device).",
+        )
+    placed: Value = jax.device_put(as_numpy_array(x), device)
+    return ops.convert_element_type(placed, placed.dtype, True) if aval_of(x).weak_type else placed
 
 
 def to_device(x: Value, device: Any, /, *, stream: object = None) -> Value:

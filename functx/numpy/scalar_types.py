@@ -173,12 +173,21 @@ _KINDS = {
 
 
 def isdtype(dtype: object, kind: object) -> bool:
-    """Whether `dtype` is of `kind`: a kind of the array API, a dtype, or a tuple of them."""
+    """Whether `dtype` is of `kind`: a kind of the array API, a dtype, or a tuple of them.
+
+    Raises DTypeError for a name that is neither a kind nor a dtype.
+    """
     if isinstance(kind, tuple):
-        return any(isdtype(dtype, item) for item in kind)
+        return any([isdtype(dtype, item) for item in kind])
     if isinstance(kind, str) and kind in _KINDS:
         return _kind(_dtype_of(dtype)) in _KINDS[kind]
-    return _dtype_of(dtype) == _dtype_of(kind)
+    try:
+        return _dtype_of(dtype) == _dtype_of(kind)
+    except TypeError:
+        kinds = ", ".join(map(repr, _KINDS))
+        raise DTypeError(
+            f"isdtype: kind must be one of {kinds}, or a dtype; got {kind!r}"
+        ) from None
 
 
 def result_type(*arrays_and_dtypes: ArrayOrList | DTypeLike) -> DType:

@@ -8,7 +8,7 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx.core.errors import DTypeError, ForeignCodeError, ValueRangeError
+from functx.core.errors import ArgumentError, DTypeError, ForeignCodeError, ValueRangeError
 
 CPU = jax.devices("cpu")[0]
 
@@ -41,6 +41,8 @@ def test_the_inspection_functions_follow_the_64_bit_switch():
         assert info.default_dtypes() == jax.numpy.__array_namespace_info__().default_dtypes()
         for kind in (None, "integral", "real floating", ("bool", "numeric")):
             assert info.dtypes(kind=kind) == jax.numpy.__array_namespace_info__().dtypes(kind=kind)
+    with pytest.raises(DTypeError, match=r"must be one of 'bool', .*, or a dtype; got 'real'"):
+        info.dtypes(kind="real")
 
 
 def test_a_traced_array_has_no_device_and_makes_arrays_beside_it():
@@ -89,6 +91,11 @@ def test_every_function_with_the_argument_device_places_its_result():
         np.zeros(3, device="abacus")
     with pytest.raises(ValueRangeError, match="stream must be None; got 1"):
         np.zeros(3).to_device(None, stream=1)
+    variable = functx.autograd.Variable(np.ones(3))
+    assert variable.device is None and variable.to_device("cpu") is variable
+    with pytest.raises(ArgumentError, match="a Variable keeps its place"):
+        variable.to_device(CPU)
+    assert np.asarray(1.0, device=CPU).weak_type
 
 
 def test_placing_is_traced_and_differentiated():
