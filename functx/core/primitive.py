@@ -459,6 +459,11 @@ class Primitive(metaclass=_PrimitiveType):
 
     no_cse: ClassVar[bool] = False
     """True: equal equations are not merged, and not moved."""
+    is_fusible: ClassVar[bool] = True
+    """False: on one CPU, XLA does not fuse the operation, and so never computes it in each reader.
+
+    It is emitted as a function of the module that is not inlined, once for equal operand types.
+    """
     is_copy: ClassVar[bool] = False
     """True: the output is a copy of the operand in new memory."""
 

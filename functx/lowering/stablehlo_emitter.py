@@ -14,6 +14,7 @@ from jax.interpreters import mlir
 from functx import ops
 from functx.core.effects import is_ordered
 from functx.core.errors import RuleError
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source, scope_of
@@ -215,7 +216,7 @@ class ModuleEmitter:
         )
         self.reuses_templates = "reuse_operations" in names
         self.functions: dict[Program, Any] = {}
-        self.identity_functions: dict[ShapedArray, func.FuncOp] = {}
+        self.functions_apart: dict[Hashable, func.FuncOp] = {}
         self.types: dict[ShapedArray, ir.RankedTensorType] = {}
         # The token of the last ordered callback, in a program that has any.
         self.token: Any = None
@@ -265,18 +266,48 @@ class ModuleEmitter:
         XLA does not look into a call that it may not inline, and so keeps operations on their side of it.
         It costs nothing to run.
         """
-        function = self.identity_functions.get(aval)
+        return self.call_apart(aval, "in_order", [x, y], [self.type(aval)] * 2, lambda *pair: pair)
+
+    def call_primitive(
+        self,
+        primitive: Primitive,
+        avals: list[ShapedArray],
+        out_avals: list[ShapedArray],
+        values: IRValues,
+    ) -> list[IRValue]:
+        """The outputs of a function that computes `primitive`, which XLA may not inline."""
+
+        def body(*operands: IRValue) -> IRValues:
+            ctx = FunctionEmitter(self).ctx
+            ctx.avals_in, ctx.avals_out, ctx.constants = avals, out_avals, []
+            results = primitive.lower(ctx, *operands)
+            return results if primitive.multiple_results else [results]
+
+        out_types = [self.type(aval) for aval in out_avals]
+        return self.call_apart((primitive, *avals), primitive.name, values, out_types, body)
+
+    def call_apart(
+        self,
+        key: Hashable,
+        name: str,
+        values: IRValues,
+        out_types: Sequence[ir.Type],
+        body: Callable[..., IRValues],
+    ) -> list[IRValue]:
+        """The results of a call, not to be inlined, of the function of the module with this key.
+
+        The first call makes the function: `body` emits its results on its arguments.
+        """
+        function = self.functions_apart.get(key)
         if function is None:
-            pair = [self.type(aval)] * 2
+            signature = ir.FunctionType.get([x.type for x in values], list(out_types))
             with ir.InsertionPoint(self.module_context.module.body):
-                function = func_ops.FuncOp(
-                    "in_order", ir.FunctionType.get(pair, pair), visibility="private"
-                )
+                function = func_ops.FuncOp(name, signature, visibility="private")
             self.module_context.symbol_table.insert(function)
             with ir.InsertionPoint(function.add_entry_block()):
-                func_ops.ReturnOp(list(function.arguments))
-            self.identity_functions[aval] = function
-        call = func_ops.CallOp(function, [x, y])
+                func_ops.ReturnOp(list(body(*function.arguments)))
+            self.functions_apart[key] = function
+        call = func_ops.CallOp(function, list(values))
         mark_noinline(call)
         return list(call.results)
 
@@ -371,6 +402,9 @@ class FunctionEmitter:
                 return
         elif (opened := lowering_decomposition(primitive, tuple(avals))) is not None:
             results = self.emit_program(opened, operands, self.ctx.module.rewrites)
+        elif not primitive.is_fusible and self.ctx.module.target.allows_noinline:
+            out_avals = [v.aval for v in eqn.outputs]
+            results = self.ctx.module.call_primitive(primitive, avals, out_avals, operands)
         else:
             ctx = self.ctx
             ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]

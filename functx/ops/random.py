@@ -70,6 +70,7 @@ class RandomFoldIn(Primitive):
     """
 
     differentiable = False
+    is_fusible = False
     samples = sample(u32[2], u32[()]), sample(u32[3, 2], u32[3, 4])
 
     def abstract_eval(self, key: ShapedArray, data: ShapedArray) -> ShapedArray:
@@ -107,6 +108,7 @@ class RandomSplit(Primitive):
     shape: Shape
     size_fields = ("shape",)
     differentiable = False
+    is_fusible = False
     samples = (
         sample(u32[2], shape=(2,)),
         sample(u32[3, 2], shape=(2, 2)),
@@ -132,6 +134,7 @@ class RandomBits(Primitive):
     size_fields = ("shape",)
     dtype: DType
     differentiable = False
+    is_fusible = False
     samples = (
         sample(u32[2], shape=(3, 4), dtype=UINT32),
         sample(u32[3, 2], shape=(2,), dtype=np.dtype("uint8")),
