@@ -12,6 +12,9 @@ here as well.
 
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.random import generator as generator
+from functx.random.continuous import *
+from functx.random.counts import *
+from functx.random.gamma import *
 from functx.random.generator import (
     Generator,
     bernoulli_,

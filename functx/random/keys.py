@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from functx import ops
@@ -25,6 +26,7 @@ __all__ = [
     "fold_in",
     "key",
     "key_data",
+    "key_dtype",
     "key_impl",
     "split",
     "wrap_key_data",
@@ -128,6 +130,12 @@ def key_impl(keys: ArrayLike) -> str:
     """The name of the generator of `keys`, which is `threefry2x32`."""
     key_data(keys)
     return PRNG_IMPL
+
+
+def key_dtype(impl_spec: object = None) -> Any:
+    """The dtype of JAX's typed keys, which functx takes beside its own; `impl_spec` names the generator."""
+    _check_impl("key_dtype", impl_spec)
+    return jax.random.key_dtype(PRNG_IMPL)
 
 
 def clone(key: ArrayLike) -> Value:

@@ -16,25 +16,10 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
-from functx.core.types import (
-    DType,
-    Shape,
-    canonical_dtype,
-    is_complex,
-    is_floating,
-    is_inexact,
-    is_integer,
-)
+from functx.core.types import DType, Shape, canonical_dtype, is_floating, is_inexact, is_integer
 from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
 from functx.numpy.indexing import take
-from functx.numpy.promotion import (
-    broadcast_shapes,
-    broadcast_to,
-    is_broadcastable,
-    number_literal,
-    operand,
-    promote_inexact,
-)
+from functx.numpy.promotion import broadcast_to, is_broadcastable, operand, promote_inexact
 from functx.numpy.sorting_and_searching import searchsorted
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, canonical_shape, literal
 from functx.ops.random import (
@@ -49,6 +34,14 @@ from functx.ops.random import (
     RandomShuffle,
     RandomTruncatedNormal,
     random_uniform,
+)
+from functx.random.arguments import (
+    OutSharding,
+    as_parameter,
+    broadcast_parameter,
+    check_draw,
+    place_result,
+    result_shape,
 )
 from functx.random.keys import check_single_key, wrapping_literal
 
@@ -76,19 +69,28 @@ def uniform(
     dtype: DTypeLike = None,
     minval: ArrayLike = 0.0,
     maxval: ArrayLike = 1.0,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Value:
     """Floating-point numbers with the uniform distribution on [minval, maxval).
 
     `minval` and `maxval` may be arrays that broadcast to `shape`.
     """
-    key, shape, dtype = _check_arguments("uniform", key, shape, dtype)
+    key, shape, dtype = check_draw("uniform", key, shape, dtype)
     if type(minval) not in PYTHON_SCALARS or type(maxval) not in PYTHON_SCALARS:
-        minval, maxval = [_as_parameter("uniform", x, shape, dtype) for x in (minval, maxval)]
-        return random_uniform(key, shape, dtype, minval, maxval)
-    return random_uniform(key, shape, dtype, float(minval), float(maxval))  # type: ignore[arg-type]
+        minval, maxval = [as_parameter("uniform", x, shape, dtype) for x in (minval, maxval)]
+        return place_result(random_uniform(key, shape, dtype, minval, maxval), out_sharding)
+    out = random_uniform(key, shape, dtype, float(minval), float(maxval))  # type: ignore[arg-type]
+    return place_result(out, out_sharding)
 
 
-def normal(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
+def normal(
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Value:
     """Numbers with the standard normal distribution.
 
     With a complex `dtype`, real and imaginary part have half the variance each.
@@ -97,7 +99,7 @@ def normal(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Va
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_inexact(dtype):
         raise DTypeError(f"normal: dtype must be a float or complex type; got {dtype}")
-    return RandomNormal(canonical_shape(shape), dtype)(key)
+    return place_result(RandomNormal(canonical_shape(shape), dtype)(key), out_sharding)
 
 
 def truncated_normal(
@@ -106,52 +108,90 @@ def truncated_normal(
     upper: ArrayLike,
     shape: ShapeLike | None = None,
     dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Value:
     """Numbers with the standard normal distribution, given that they lie in (lower, upper)."""
     lower, upper = operand(lower), operand(upper)
-    shape = _result_shape("truncated_normal", shape, lower, upper)
-    key, shape, dtype = _check_arguments("truncated_normal", key, shape, dtype)
-    bounds = [_as_parameter("truncated_normal", x, shape, dtype) for x in (lower, upper)]
-    return RandomTruncatedNormal(shape)(key, *bounds)
+    shape = result_shape("truncated_normal", shape, lower, upper)
+    key, shape, dtype = check_draw("truncated_normal", key, shape, dtype)
+    bounds = [as_parameter("truncated_normal", x, shape, dtype) for x in (lower, upper)]
+    return place_result(RandomTruncatedNormal(shape)(key, *bounds), out_sharding)
 
 
-def exponential(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
+def exponential(
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Value:
     """Numbers with the density exp(-x) for x >= 0."""
-    key, shape, dtype = _check_arguments("exponential", key, shape, dtype)
-    return RandomExponential(shape, dtype)(key)
+    key, shape, dtype = check_draw("exponential", key, shape, dtype)
+    return place_result(RandomExponential(shape, dtype)(key), out_sharding)
 
 
-def laplace(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
+def laplace(
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Value:
     """Numbers with the density exp(-|x|) / 2."""
-    key, shape, dtype = _check_arguments("laplace", key, shape, dtype)
-    return RandomLaplace(shape, dtype)(key)
+    key, shape, dtype = check_draw("laplace", key, shape, dtype)
+    return place_result(RandomLaplace(shape, dtype)(key), out_sharding)
 
 
-def logistic(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
+def logistic(
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Value:
     """Numbers whose distribution function is the logistic sigmoid."""
-    key, shape, dtype = _check_arguments("logistic", key, shape, dtype)
-    return RandomLogistic(shape, dtype)(key)
+    key, shape, dtype = check_draw("logistic", key, shape, dtype)
+    return place_result(RandomLogistic(shape, dtype)(key), out_sharding)
 
 
-def cauchy(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
+def cauchy(
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Value:
     """Numbers with the density 1 / (pi (1 + x^2))."""
-    key, shape, dtype = _check_arguments("cauchy", key, shape, dtype)
-    return RandomCauchy(shape, dtype)(key)
+    key, shape, dtype = check_draw("cauchy", key, shape, dtype)
+    return place_result(RandomCauchy(shape, dtype)(key), out_sharding)
 
 
 def gumbel(
-    key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None, mode: str | None = None
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    mode: str | None = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Value:
     """Numbers with the distribution function exp(-exp(-x)).
 
     With `mode="high"` each takes two draws, so that large numbers have full resolution.
     """
-    key, shape, dtype = _check_arguments("gumbel", key, shape, dtype)
-    return RandomGumbel(shape, dtype, _is_high_precision("gumbel", mode))(key)
+    key, shape, dtype = check_draw("gumbel", key, shape, dtype)
+    return place_result(
+        RandomGumbel(shape, dtype, _is_high_precision("gumbel", mode))(key), out_sharding
+    )
 
 
 def bernoulli(
-    key: ArrayLike, p: ArrayLike = 0.5, shape: ShapeLike | None = None, mode: str = "low"
+    key: ArrayLike,
+    p: ArrayLike = 0.5,
+    shape: ShapeLike | None = None,
+    mode: str = "low",
+    *,
+    out_sharding: OutSharding = None,
 ) -> Value:
     """Booleans that are true with probability `p`, by default of the shape of `p`.
 
@@ -161,22 +201,33 @@ def bernoulli(
     aval = aval_of(p)
     if not is_floating(aval.dtype):
         raise DTypeError(f"bernoulli: the probability p must be a float; got {aval!r}")
-    shape = _result_shape("bernoulli", shape, p)
-    p = _as_parameter("bernoulli", p, shape, aval.dtype)
-    return RandomBernoulli(shape, _is_high_precision("bernoulli", mode))(
-        check_single_key("bernoulli", key), p
-    )
+    shape = result_shape("bernoulli", shape, p)
+    p = as_parameter("bernoulli", p, shape, aval.dtype)
+    draw = RandomBernoulli(shape, _is_high_precision("bernoulli", mode))
+    return place_result(draw(check_single_key("bernoulli", key), p), out_sharding)
 
 
-def rademacher(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
+def rademacher(
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Value:
     """Numbers that are -1 or 1, equally likely."""
     dtype = canonical_dtype(int if dtype is None else dtype)
     heads = ops.convert_element_type(bernoulli(key, shape=shape), dtype)
-    return ops.sub(ops.add(heads, heads), 1)
+    return place_result(ops.sub(ops.add(heads, heads), 1), out_sharding)
 
 
 def randint(
-    key: ArrayLike, shape: ShapeLike, minval: ArrayLike, maxval: ArrayLike, dtype: DTypeLike = None
+    key: ArrayLike,
+    shape: ShapeLike,
+    minval: ArrayLike,
+    maxval: ArrayLike,
+    dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Value:
     """Integers with the uniform distribution on [minval, maxval); minval where that is empty.
 
@@ -190,11 +241,11 @@ def randint(
         low, count = _static_integer_range(minval, maxval, dtype, drawn)
     else:
         minval, maxval = [
-            _broadcast_parameter("randint", operand(x), shape) for x in (minval, maxval)
+            broadcast_parameter("randint", operand(x), shape) for x in (minval, maxval)
         ]
         low, count = _traced_integer_range(minval, maxval, dtype, drawn)
     integers = RandomIntegers(shape)(check_single_key("randint", key), low, count)
-    return ops.convert_element_type(integers, dtype)
+    return place_result(ops.convert_element_type(integers, dtype), out_sharding)
 
 
 @lru_cache(maxsize=1024)
@@ -227,51 +278,20 @@ def _clip_bound(x: Value, info: np.iinfo[Any], drawn: DType) -> tuple[Value, Val
     return clipped, ops.gt(x, highest)
 
 
-def _check_arguments(
-    name: str, key: ArrayLike, shape: ShapeLike, dtype: DTypeLike
-) -> tuple[Value, Shape, DType]:
-    """The key's data, the shape and the floating-point dtype."""
-    key = check_single_key(name, key)
-    dtype = canonical_dtype(float if dtype is None else dtype)
-    if not is_floating(dtype):
-        raise DTypeError(f"{name}: dtype must be a float type; got {dtype}")
-    return key, canonical_shape(shape), dtype
-
-
-def _result_shape(name: str, shape: ShapeLike | None, *parameters: Value) -> Shape:
-    """`shape`, by default the shape to which the parameters broadcast."""
-    if shape is None:
-        return broadcast_shapes(*[aval_of(x).shape for x in parameters])
-    return canonical_shape(shape)
-
-
-def _as_parameter(name: str, x: ArrayLike, shape: Shape, dtype: DType) -> Value:
-    """A parameter of a distribution in `dtype`, a scalar or broadcast to `shape`."""
-    if type(x) in PYTHON_SCALARS:
-        return number_literal(x, dtype)
-    x = operand(x)
-    if is_complex(aval_of(x).dtype):
-        raise DTypeError(f"{name}: parameters must be real; got {aval_of(x)!r}")
-    return _broadcast_parameter(name, ops.convert_element_type(x, dtype), shape)
-
-
-def _broadcast_parameter(name: str, x: Value, shape: Shape) -> Value:
-    if aval_of(x).shape in ((), shape):
-        return x
-    if not is_broadcastable(aval_of(x).shape, shape):
-        raise ShapeError(
-            f"{name}: parameters must broadcast to the shape {shape}; got {aval_of(x)!r}"
-        )
-    return broadcast_to(x, shape)
-
-
 def _is_high_precision(name: str, mode: str | None) -> bool:
     if mode not in (None, "low", "high"):
         raise ValueRangeError(f"{name}: mode must be 'low' or 'high'; got {mode!r}")
     return mode == "high"
 
 
-def permutation(key: ArrayLike, x: ArrayLike, axis: int = 0, independent: bool = False) -> Value:
+def permutation(
+    key: ArrayLike,
+    x: ArrayLike,
+    axis: int = 0,
+    independent: bool = False,
+    *,
+    out_sharding: OutSharding = None,
+) -> Value:
     """The slices of `x` along `axis` in random order; for an int the integers below it.
 
     With `independent`, each vector along `axis` has its own order.
@@ -280,11 +300,13 @@ def permutation(key: ArrayLike, x: ArrayLike, axis: int = 0, independent: bool =
     aval = aval_of(x)
     axis = canonical_axis(axis, aval.ndim or 1)
     if not aval.ndim:
-        return RandomShuffle(0)(key, _iota(_check_bound("permutation", x)))
+        return place_result(
+            RandomShuffle(0)(key, _iota(_check_bound("permutation", x))), out_sharding
+        )
     if independent or aval.ndim == 1:
-        return RandomShuffle(axis)(key, x)
+        return place_result(RandomShuffle(axis)(key, x), out_sharding)
     order = RandomShuffle(0)(key, _iota(aval.shape[axis]))
-    return take(x, order, axis, mode="clip", unique_indices=True)
+    return place_result(take(x, order, axis, mode="clip", unique_indices=True), out_sharding)
 
 
 def choice(
@@ -358,6 +380,8 @@ def categorical(
     shape: ShapeLike | None = None,
     replace: bool = True,
     mode: str | None = None,
+    *,
+    out_sharding: OutSharding = None,
 ) -> Value:
     """Random indices along `axis`, with probabilities proportional to exp(logits).
 
@@ -383,7 +407,7 @@ def categorical(
         noise_shape = (*shape[:noise_axis], aval.shape[axis], *shape[noise_axis:])
         noise = gumbel(key, noise_shape, aval.dtype, mode)
         noisy = ops.add(noise, broadcast_to(logits, noise_shape))
-        return ops.argmax(noisy, noise_axis, canonical_dtype(int))
+        return place_result(ops.argmax(noisy, noise_axis, canonical_dtype(int)), out_sharding)
     count = prod(shape[:num_leading])
     if trailing != batch_shape or count > aval.shape[axis]:
         raise ValueRangeError(
@@ -392,7 +416,7 @@ def categorical(
         )
     noisy = ops.add(logits, gumbel(key, aval.shape, aval.dtype, mode))
     _, indices = ops.top_k(ops.moveaxis(noisy, axis, aval.ndim - 1), count)
-    return ops.reshape(ops.moveaxis(indices, aval.ndim - 1, 0), shape)
+    return place_result(ops.reshape(ops.moveaxis(indices, aval.ndim - 1, 0), shape), out_sharding)
 
 
 def _iota(count: int) -> Value:
