@@ -38,6 +38,7 @@ LAYERS = [
     "lax",
     "random",
     "nn",
+    "image",
     "scipy",
     "debug",
     "tools",

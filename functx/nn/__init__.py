@@ -7,6 +7,7 @@
 """
 
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
+from functx.nn import initializers as initializers
 from functx.nn.activations import *
 from functx.nn.attention import *
 from functx.nn.containers import *

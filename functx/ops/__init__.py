@@ -38,6 +38,7 @@ from functx.ops.logic import *  # noqa: F403
 from functx.ops.parallel import *  # noqa: F403
 from functx.ops.reductions import *  # noqa: F403
 from functx.ops.scattering import *  # noqa: F403
+from functx.ops.segments import *  # noqa: F403
 from functx.ops.shapes import *  # noqa: F403
 from functx.ops.slicing import *  # noqa: F403
 from functx.ops.sorting import *  # noqa: F403
