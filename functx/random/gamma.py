@@ -7,16 +7,20 @@ reparameterization gradients" (2018). Those of the other distributions follow fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any, SupportsIndex
 
-from functx import ops
+from ml_dtypes import finfo
+
+from functx import lax, ops
 from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape
 from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
+from functx.custom.custom_jvp import custom_jvp
 from functx.lowering.jit import jit
 from functx.numpy.joining import stack, unstack
 from functx.numpy.promotion import broadcast_to, operand
@@ -97,7 +101,34 @@ def gamma_variates(key: Any, a: Any, is_logarithmic: bool) -> Value:
     shape = a.shape[key.ndim - 1 :]
     keys = ops.reshape(random_split(key, (prod(shape),)), (a.size, 2))
     draw = vmap(partial(gamma_variate, is_logarithmic=is_logarithmic))
-    return ops.reshape(draw(keys, ops.reshape(ops.stop_gradient(a), (a.size,))), a.shape)
+    drawn = ops.reshape(draw(keys, ops.reshape(ops.stop_gradient(a), (a.size,))), a.shape)
+    return (_log_quantile if is_logarithmic else _quantile)(drawn, a)
+
+
+@custom_jvp
+def _quantile(x: Any, a: Any) -> Value:
+    """The gamma variate `x`, as the quantile that it is for shape `a`."""
+    return x
+
+
+@custom_jvp
+def _log_quantile(x: Any, a: Any) -> Value:
+    """The logarithm `x` of a gamma variate, as that of the quantile that it is for shape `a`."""
+    return x
+
+
+def _log_quantile_slope(a: Any, x: Any) -> Value:
+    """The derivative of the logarithm `x` of a quantile in the shape `a`."""
+    # F = exp(a x) / gamma(a + 1) for small exp(x), which may underflow.
+    is_small = x < math.log(float(finfo(x.dtype).eps))
+    variate = ops.exp(ops.select(is_small, 0.0, x))
+    return ops.select(
+        is_small, (ops.digamma(a + 1) - x) / a, lax.random_gamma_grad(a, variate) / variate
+    )
+
+
+_quantile.defjvps(None, lambda t, out, x, a: t * lax.random_gamma_grad(a, out))
+_log_quantile.defjvps(None, lambda t, out, x, a: t * _log_quantile_slope(a, out))
 
 
 def gamma_variate(key: Any, a: Any, is_logarithmic: bool) -> Value:
