@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, canonical_dtype, is_inexact
 from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
+from functx.custom.custom_jvp import custom_jvp
 from functx.lowering.jit import jit
 from functx.numpy import linalg
 from functx.numpy.matrices import diagonal
-from functx.numpy.promotion import broadcast_shapes, operand, promote_inexact
+from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand, promote_inexact
 from functx.numpy.tensor_contractions import einsum
 from functx.ops.operands import as_int, canonical_shape
 from functx.ops.random import subkey
@@ -119,19 +121,47 @@ def wald(
 ) -> Value:
     """Numbers with the inverse Gaussian distribution of the given `mean` and the scale 1.
 
-    Michael, Schucany and Haas, "Generating random variates using transformations with multiple roots"
-    (1976).
+    They are differentiable in `mean` along the quantiles, unlike those of JAX. Michael, Schucany and
+    Haas, "Generating random variates using transformations with multiple roots" (1976).
 
     >>> from functx import random
     >>> bool(random.wald(random.key(0), 2.0) > 0.0)
     True
     """
-    y = normal(subkey(key, 0), shape, dtype) ** 2
-    square = mean**2
-    root = ops.sqrt(4 * mean * y + square * y**2)
-    smaller = mean + square * y / 2 - mean / 2 * root
-    is_smaller = uniform(subkey(key, 1), shape, dtype) <= mean / (mean + smaller)
-    return ops.select(is_smaller, smaller, square / smaller)
+    fixed = broadcast_to(ops.stop_gradient(mean), shape)
+    half = fixed * normal(subkey(key, 0), shape, dtype) ** 2 / 2
+    # The roots are mean * factor and mean / factor; their sum in the denominator does not cancel.
+    factor = 1 / (1 + half + ops.sqrt(half * (half + 2)))
+    is_smaller = uniform(subkey(key, 1), shape, dtype) <= 1 / (1 + factor)
+    drawn = ops.select(is_smaller, fixed * factor, fixed / factor)
+    return _wald_quantile(drawn, broadcast_to(mean, shape))
+
+
+@custom_jvp
+def _wald_quantile(x: Any, mean: Any) -> Value:
+    """The variate `x`, as the quantile that it is for this mean."""
+    return x
+
+
+def _wald_quantile_slope(x: Any, mean: Any) -> Value:
+    """-(dF/dmean) / (dF/dx) with the distribution function F, at the variate `x`."""
+    root = ops.sqrt(x)
+    return 2 / mean**2 * (x * root) * mills_ratio((x / mean + 1) / root)
+
+
+_wald_quantile.defjvps(None, lambda t, out, x, mean: t * _wald_quantile_slope(out, mean))
+
+
+def mills_ratio(x: Any) -> Value:
+    """The probability that a standard normal number exceeds `x` > 0, divided by the density at `x`."""
+    is_large = x > 8
+    small, large = ops.select(is_large, 8.0, x), ops.select(is_large, x, 8.0)
+    direct = ops.erfc(small / math.sqrt(2)) * ops.exp(small * small / 2) * math.sqrt(math.pi / 2)
+    # The continued fraction of Laplace.
+    fraction = large
+    for k in reversed(range(1, 20)):
+        fraction = large + k / fraction
+    return ops.select(is_large, 1 / fraction, direct)
 
 
 def lognormal(
