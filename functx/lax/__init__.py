@@ -403,6 +403,8 @@ __all__ = [
     "rem",
     "reshape",
     "rev",
+    "rng_bit_generator",
+    "rng_uniform",
     "round",
     "rsqrt",
     "scaled_dot",
@@ -448,6 +450,7 @@ __all__ = [
 
 if _TYPE_CHECKING:
     from functx.lax import linalg as linalg
+    from functx.random.xla_generators import rng_bit_generator, rng_uniform
 
 _suggest_alternatives("jax.lax", __name__)
-_load_on_first_use(__name__, modules=["linalg"], names={}, others="functx.lax.linalg")
+_load_on_first_use(__name__, modules=["linalg"], names={}, others="functx.random.xla_generators")

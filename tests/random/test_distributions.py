@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import digamma
 
 import functx
 from functx import random
@@ -18,7 +19,7 @@ CALLS = [
     ("pareto", (ROWS, (2, 3)), 1),
     ("rayleigh", (ROWS, (2, 3)), 1),
     ("triangular", (-1.0, ROWS, 4.0, (2, 3)), 2),
-    ("wald", (ROWS,), 2),
+    ("wald", (ROWS,), 200),
     ("lognormal", (0.5, (33,)), 1),
     ("maxwell", ((33,),), 1),
     ("double_sided_maxwell", (0.0, ROWS, (3,)), 1),
@@ -137,6 +138,48 @@ def test_a_call_is_one_equation_and_small_arrays_work():
     assert random.gamma(random.key(0), np.ones((0, 2), "float32")).shape == (0, 2)
     assert random.poisson(random.key(0), [], dtype="int8").dtype == np.int8
     assert random.dirichlet(random.key(0), np.ones((2, 1), "float32")).tolist() == [[1.0], [1.0]]
+
+
+def quantile_slope(law, x, parameter, step=1e-4):
+    """The change of the quantile at the probability of `x` with the parameter, by differences."""
+    tail = x > law(parameter).median()
+    probability = np.where(tail, law(parameter).sf(x), law(parameter).cdf(x))
+    ends = [
+        np.where(tail, law(p).isf(probability), law(p).ppf(probability))
+        for p in (parameter - step, parameter + step)
+    ]
+    return (ends[1] - ends[0]) / (2 * step)
+
+
+def test_derivatives_of_variates_are_those_of_quantiles(x64):
+    key, a, mean = random.key(5), np.full(4, 2.5), np.full(4, 1.5)
+
+    def draw(a, mean):
+        return random.gamma(key, a), random.loggamma(key, a), random.wald(key, mean)
+
+    def run(a, mean):
+        return functx.jvp(draw, (a, mean), (np.ones(4), np.ones(4)))
+
+    (x, log_x, w), (dx, dlog_x, dw) = functx.jit(run)(a, mean)
+    np.testing.assert_allclose(dx, quantile_slope(stats.gamma, np.asarray(x), 2.5), 1e-6)
+    np.testing.assert_allclose(
+        dlog_x * np.exp(log_x), quantile_slope(stats.gamma, np.exp(log_x), 2.5), 1e-6
+    )
+    np.testing.assert_allclose(dw, quantile_slope(stats.invgauss, np.asarray(w), 1.5), 1e-6)
+
+
+def test_the_logarithm_of_a_variate_has_a_derivative_where_the_variate_underflows():
+    draw = functx.jit(functx.value_and_grad(lambda a: random.loggamma(random.key(2), a)))
+    log_x, slope = draw(np.float32(1e-4))
+    # The distribution function is exp(a log x) / gamma(a + 1) there.
+    assert log_x < -200
+    assert slope == pytest.approx((float(digamma(1 + 1e-4)) - float(log_x)) / 1e-4, rel=1e-5)
+
+
+def test_inverse_gaussian_numbers_of_large_means_are_positive():
+    x = np.asarray(random.wald(random.key(1), 1e5, (N,)), np.float64)
+    assert (x > 0).all()
+    assert stats.kstest(x, stats.invgauss(1e5).cdf).pvalue > 1e-3
 
 
 def test_derivatives_of_counts_are_zero():

@@ -389,6 +389,27 @@ def test_draws_are_one_equation_each():
     assert names == ["random_normal", "random_bernoulli", "random_split"]
 
 
+@pytest.mark.usefixtures("optimised")
+def test_the_words_of_an_array_are_computed_once_for_all_that_read_it():
+    def f(key, x):
+        noise = random.normal(key, x.shape)
+        return (x * noise).sum(), (x + noise).sum(0), functx.numpy.exp(noise).sum(1), noise * x
+
+    x = np.ones((16, 16), "float32")
+    text = functx.jit(f).lower(random.key(0), x).compile().as_text()
+    # One in each of the 20 rounds of the hash.
+    assert text.count(" shift-left(") == 20
+
+
+def test_equal_draws_are_compiled_once():
+    def f(key):
+        return [random.uniform(k, (3,)) for k in random.split(key, 4)]
+
+    text = functx.jit(f).lower(random.key(0)).as_text()
+    assert text.count("func.func private @random_bits") == 1
+    assert text.count("call @random_bits") == 4
+
+
 def test_a_draw_in_the_form_of_pytorch_names_the_function_that_takes_no_key():
     with pytest.raises(DTypeError, match=r"functx\.random\.generator\.normal takes none"):
         random.normal(0.0, 1.0, (3,))
