@@ -26,6 +26,7 @@ def _namespace(name: str, version: str, fx: Any, trace: Any) -> Namespace:
         np=fx.numpy,
         nn=fx.nn,
         lax=fx.lax,
+        random=fx.random,
         grad=fx.grad,
         vmap=fx.vmap,
         jit=fx.jit,

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import functx
+from tests.benchmarks.draws import DRAWS
 from tests.benchmarks.frameworks import FUNCTX
 from tests.benchmarks.frameworks import JAX as JAX
 from tests.benchmarks.in_place import IN_PLACE
@@ -255,4 +256,5 @@ TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     "from_jax": (from_jax, 1.0),
     **IN_PLACE,
     **NETWORKS,
+    **DRAWS,
 }
