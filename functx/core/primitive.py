@@ -117,8 +117,7 @@ class _Registry(dict[str, "type[Primitive]"]):
     """The primitives by name. Those of modules that load on first use are found as well."""
 
     unloaded: ClassVar[list[str]] = [
-        *("functx.testing", "functx.random", "functx.random.xla_generators", "functx.nn"),
-        "functx.transforms.spectral_functions",
+        *("functx.testing", "functx.random", "functx.nn", "functx.transforms.spectral_functions"),
         *("functx.scipy.stats", "functx.scipy.special", "functx.lax", "functx.lax.schur"),
         *("functx.custom_derivatives", "functx.api"),
     ]

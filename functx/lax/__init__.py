@@ -101,6 +101,7 @@ from functx.lax.elementwise import (
 from functx.lax.indexing import index_take, scatter_apply
 from functx.lax.platforms import platform_dependent
 from functx.lax.ragged import ragged_dot, ragged_dot_general, scaled_dot
+from functx.lax.random_bits import rng_bit_generator, rng_uniform
 from functx.lax.shardings import (
     broadcast,
     broadcast_in_dim,
@@ -450,7 +451,6 @@ __all__ = [
 
 if _TYPE_CHECKING:
     from functx.lax import linalg as linalg
-    from functx.random.xla_generators import rng_bit_generator, rng_uniform
 
 _suggest_alternatives("jax.lax", __name__)
-_load_on_first_use(__name__, modules=["linalg"], names={}, others="functx.random.xla_generators")
+_load_on_first_use(__name__, modules=["linalg"], names={}, others="functx.lax.linalg")

@@ -35,7 +35,7 @@ from functx.random.arguments import (
     sampler,
 )
 from functx.random.keys import check_single_key
-from functx.random.samplers import exponential, normal, rademacher, uniform
+from functx.random.samplers import exponential, normal, positive_uniform, rademacher, uniform
 
 __all__ = [
     "double_sided_maxwell",
@@ -84,7 +84,7 @@ def rayleigh(
     >>> bool(random.rayleigh(random.key(0), 2.0) > 0.0)
     True
     """
-    return scale * ops.sqrt(ops.log(uniform(key, shape, dtype)) * -2)
+    return scale * ops.sqrt(ops.log(positive_uniform(key, shape, dtype)) * -2)
 
 
 @sampler

@@ -32,7 +32,7 @@ from functx.random.arguments import (
     integer_sampler,
     result_shape,
 )
-from functx.random.samplers import uniform
+from functx.random.samplers import positive_uniform, uniform
 from functx.transforms.control.loops import while_loop
 from functx.transforms.control.scan import scan
 
@@ -58,8 +58,7 @@ def geometric(
     1
     """
     (p,) = promote_inexact(p)
-    u = uniform(key, shape, p.dtype)
-    log_u = ops.log(ops.select(u == 0, 1.0, u))
+    log_u = ops.log(positive_uniform(key, shape, p.dtype))
     failures = ops.floor(log_u / broadcast_to(ops.log1p(-p), shape))
     return ops.convert_element_type(failures + 1, dtype)
 

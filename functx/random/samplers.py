@@ -84,6 +84,12 @@ def uniform(
     return place_result(out, out_sharding)
 
 
+def positive_uniform(key: ArrayLike, shape: ShapeLike, dtype: DTypeLike) -> Value:
+    """Numbers of `uniform` in (0, 1], where 1 replaces 0, whose logarithms are finite."""
+    u = uniform(key, shape, dtype)
+    return ops.select(ops.eq(u, 0.0), 1.0, u)
+
+
 def normal(
     key: ArrayLike,
     shape: ShapeLike = (),

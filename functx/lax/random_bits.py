@@ -1,7 +1,8 @@
-"""The random bits of `jax.lax`: those of XLA's generators, and uniform numbers without a key."""
+"""Random bits of XLA's generators, and uniform numbers without a key."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,14 +27,10 @@ from functx.core.typing import (
 )
 from functx.ops.operands import canonical_shape, promote_scalars
 from functx.ops.philox import UINT32, UINT64
-from functx.random.arguments import OutSharding, place_result
-from functx.random.generator import distributions
 from functx.transforms.control.loops import map as map_rows
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
-
-__all__ = ["rng_bit_generator", "rng_uniform"]
 
 
 class RngBitGenerator(Primitive):
@@ -74,7 +71,7 @@ def rng_bit_generator(
     dtype: DTypeLike = np.uint32,
     algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
     *,
-    out_sharding: OutSharding = None,
+    out_sharding: Any = None,
 ) -> tuple[Value, Value]:
     """The next state, and an array of `shape` of random unsigned integers, of a generator of XLA.
 
@@ -92,7 +89,9 @@ def rng_bit_generator(
         raise DTypeError(f"rng_bit_generator: dtype must be an unsigned integer type; got {dtype}")
     algorithm = RandomAlgorithm(algorithm)
     state, bits = RngBitGenerator(canonical_shape(shape), dtype, algorithm)(key)
-    return state, place_result(bits, out_sharding)
+    if out_sharding is not None:
+        bits = ops.with_sharding_constraint(bits, out_sharding)
+    return state, bits
 
 
 def rng_uniform(a: ArrayLike, b: ArrayLike, shape: ShapeLike) -> Value:
@@ -113,5 +112,7 @@ def rng_uniform(a: ArrayLike, b: ArrayLike, shape: ShapeLike) -> Value:
         )
     if avals[0].shape or avals[1].shape:
         raise ShapeError(f"rng_uniform: a and b must be scalars; got {avals[0]!r} and {avals[1]!r}")
-    draw: Any = distributions.uniform if is_floating(dtype) else distributions.randint
+    # Generators are in a layer above.
+    generator = import_module("functx.random.generator")
+    draw = generator.uniform if is_floating(dtype) else generator.randint
     return draw(a, b, canonical_shape(shape), dtype=dtype)
