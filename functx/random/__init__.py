@@ -1,6 +1,9 @@
 """Random numbers from explicit keys: the names, arguments and numbers of `jax.random`.
 
-A key is a uint32 array of shape (2,); typed keys of JAX are accepted, too. The functions that draw
+A key is a uint32 array of shape (2,); typed keys of JAX are accepted, too. For equal keys the numbers
+are those of JAX, to the last digits, with three exceptions, where those of JAX are less exact: `wald`,
+whose large means cancel there; `rayleigh`, which is infinite there for a uniform number 0; and rare
+counts of `binomial`, whose rejection omits a term of Stirling's series there. The functions that draw
 from a generator are in `functx.random.generator`; those whose names `jax.random` does not have are
 here as well.
 
