@@ -12,16 +12,15 @@ from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracer import Tracer, as_ndarray, aval_of, current_builder
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_integer, x64_enabled
-from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
+from functx.core.typing import ArrayLike, ShapeLike, Value
 from functx.lowering.jax_bridge import threefry_key_data
 from functx.numpy.promotion import number_literal
 from functx.ops.operands import canonical_shape, literal
 from functx.ops.philox import UINT32
-from functx.ops.random import random_bits, random_fold_in, random_seed, random_split
+from functx.ops.random import random_fold_in, random_seed, random_split
 
 __all__ = [
     "PRNGKey",
-    "bits",
     "clone",
     "fold_in",
     "key",
@@ -101,14 +100,6 @@ def fold_in(key: ArrayLike, data: ArrayLike) -> Value:
             f"fold_in: data must be one integer; got {aval!r}", fix="Use vmap for many keys."
         )
     return _like_key(original, random_fold_in(key, ops.convert_element_type(data, UINT32)))
-
-
-def bits(key: ArrayLike, shape: ShapeLike = (), dtype: DTypeLike = None) -> Value:
-    """An array of `shape` of random unsigned integers of `dtype`, by default the widest."""
-    dtype = canonical_dtype(np.uint64 if dtype is None else dtype)
-    if dtype.kind != "u":
-        raise DTypeError(f"bits: dtype must be an unsigned integer type; got {dtype}")
-    return random_bits(check_single_key("bits", key), canonical_shape(shape), dtype)
 
 
 def key_data(keys: ArrayLike) -> Value:

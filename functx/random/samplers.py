@@ -33,6 +33,7 @@ from functx.ops.random import (
     RandomNormal,
     RandomShuffle,
     RandomTruncatedNormal,
+    random_bits,
     random_uniform,
 )
 from functx.random.arguments import (
@@ -47,6 +48,7 @@ from functx.random.keys import check_single_key, wrapping_literal
 
 __all__ = [
     "bernoulli",
+    "bits",
     "categorical",
     "cauchy",
     "choice",
@@ -61,6 +63,21 @@ __all__ = [
     "truncated_normal",
     "uniform",
 ]
+
+
+def bits(
+    key: ArrayLike,
+    shape: ShapeLike = (),
+    dtype: DTypeLike = None,
+    *,
+    out_sharding: OutSharding = None,
+) -> Value:
+    """An array of `shape` of random unsigned integers of `dtype`, by default the widest."""
+    dtype = canonical_dtype(np.uint64 if dtype is None else dtype)
+    if dtype.kind != "u":
+        raise DTypeError(f"bits: dtype must be an unsigned integer type; got {dtype}")
+    drawn = random_bits(check_single_key("bits", key), canonical_shape(shape), dtype)
+    return place_result(drawn, out_sharding)
 
 
 def uniform(
