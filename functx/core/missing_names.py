@@ -54,8 +54,6 @@ def _missing_attribute_hook(original: str, module: str) -> Callable[[str], NoRet
             message += f"; {FUNCTIONS[module][name]}"
         elif path.removeprefix("jax.") in ABSENT:
             message += f"; {ABSENT[path.removeprefix('jax.')]}"
-        elif path in _SUGGESTIONS:
-            message += f"; {_SUGGESTIONS[path]}"
         elif found is not None:
             message += f"; {_suggestion(path, found)}"
         elif module != "functx" and isinstance(getattr(functx, name, None), ModuleType):
@@ -103,30 +101,6 @@ def _module_suggestion(path: str) -> str:
     return f"import {path}, whose functions take arrays that are traced too"
 
 
-def _numpy_suggestion(name: str) -> str:
-    return f"numpy.{name} works on arrays of functx, outside of what is traced"
-
-
-# Functions of files, texts and Python objects.
-_NUMPY_FUNCTIONS = [
-    "array_repr",
-    "array_str",
-    "from_dlpack",
-    "frombuffer",
-    "fromfile",
-    "fromiter",
-    "fromstring",
-    "get_printoptions",
-    "iterable",
-    "load",
-    "mask_indices",
-    "printoptions",
-    "save",
-    "savez",
-    "set_printoptions",
-]
-
-
 def _on_accelerators(path: str) -> str:
     return (
         f"only GPUs and TPUs have it; in its place write jax.{path}, which takes traced arrays too"
@@ -141,9 +115,3 @@ ABSENT = {
 `docs/reference/coverage.md` lists them; a test finds those that are missing here, and those that are no
 longer absent.
 """
-
-_SUGGESTIONS = {
-    "jax.numpy.roots": "in its place write jax.numpy.roots(p, strip_zeros=False)",
-    **{f"jax.numpy.{name}": _numpy_suggestion(name) for name in _NUMPY_FUNCTIONS},
-}
-"""The replacement for each name whose function takes or returns no arrays."""

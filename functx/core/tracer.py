@@ -474,6 +474,27 @@ def aval_of(x: Any) -> ShapedArray:
     )
 
 
+def as_known_array(x: Any) -> Any:
+    """An array of another library, such as a column of pandas, as a NumPy array; anything else unchanged.
+
+    So is one whose elements are no numbers.
+    """
+    kind = type(x)
+    if (
+        kind in plain_types
+        or not hasattr(kind, "__array__")
+        or isinstance(x, (Tracer, np.ndarray, np.generic))
+        or hasattr(x, "aval")
+        or is_wrapper(x)
+    ):
+        return x
+    try:
+        array = np.asarray(x)
+    except (RuntimeError, TypeError, ValueError):
+        return x
+    return array if array.dtype in SHORT_NAMES else x
+
+
 def _argument_fix(x: object) -> str:
     """The cure in the message for an argument that is neither an array nor a number."""
     if x is None:
@@ -484,6 +505,13 @@ def _argument_fix(x: object) -> str:
         return (
             "Pass the state of a module (dict(module.named_parameters())), and call it in the function with "
             "functx.functional_call(module, state, x)."
+        )
+    if hasattr(x, "__dlpack__"):
+        return "Convert it with functx.numpy.from_dlpack."
+    if hasattr(type(x), "__array__") and not isinstance(x, np.ndarray) and not hasattr(x, "aval"):
+        return (
+            "Its elements must be numbers: pass the columns of numbers (frame.select_dtypes('number')), codes "
+            "in place of texts, and seconds in place of dates."
         )
     if hasattr(x, "dtype"):
         return "Convert it to an array of a dtype that functx has, in the machine's byte order."

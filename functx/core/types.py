@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -29,10 +30,26 @@ SHORT_NAMES: dict[DType, str] = {
     }.items()
 } | {
     np.dtype(ml_dtypes.bfloat16): "bf16",
-    np.dtype(ml_dtypes.float8_e4m3fn): "f8_e4m3fn",
-    np.dtype(ml_dtypes.float8_e5m2): "f8_e5m2",
-    np.dtype(ml_dtypes.int4): "i4",
-    np.dtype(ml_dtypes.uint4): "u4",
+    **{
+        np.dtype(getattr(ml_dtypes, f"float{name}")): f"f{name}"
+        for name in (
+            *(
+                "8_e3m4",
+                "8_e4m3",
+                "8_e4m3fn",
+                "8_e4m3b11fnuz",
+                "8_e4m3fnuz",
+                "8_e5m2",
+                "8_e5m2fnuz",
+            ),
+            *("8_e8m0fnu", "6_e2m3fn", "6_e3m2fn", "4_e2m1fn"),
+        )
+    },
+    **{
+        np.dtype(getattr(ml_dtypes, f"{name}{n}")): f"{short}{n}"
+        for name, short in (("int", "i"), ("uint", "u"))
+        for n in (1, 2, 4)
+    },
 }
 DTYPES_BY_SHORT_NAME = {short: dtype for dtype, short in SHORT_NAMES.items()}
 
@@ -42,10 +59,12 @@ _NARROWED_TO_32_BITS = {
     np.dtype("float64"): np.dtype("float32"),
     np.dtype("complex128"): np.dtype("complex64"),
 }
-_EXTENDED_FLOATS = {
-    np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+_EXTENDED_KINDS = {
+    dtype: short[0].replace("b", "f")
+    for dtype, short in SHORT_NAMES.items()
+    if dtype.type.__module__ == "ml_dtypes"
 }
-_EXTENDED_INTEGERS = {np.dtype(ml_dtypes.int4): "i", np.dtype(ml_dtypes.uint4): "u"}
+"""The kinds of dtypes of which NumPy does not know the kind."""
 
 
 def x64_enabled() -> bool:
@@ -80,9 +99,7 @@ PYTHON_SCALAR_DTYPES: dict[type, str] = {
 @cache
 def kind(dtype: DType) -> str:
     """One of `b` (bool), `u`, `i`, `f`, `c`: the extended float types count as `f`."""
-    if dtype in _EXTENDED_FLOATS:
-        return "f"
-    return _EXTENDED_INTEGERS.get(dtype, dtype.kind)
+    return _EXTENDED_KINDS.get(dtype, dtype.kind)
 
 
 @cache
@@ -132,12 +149,12 @@ def inexact_dtype(dtype: DType) -> DType:
     return np.dtype("float64" if dtype.itemsize == 8 else "float32")
 
 
+_NARROW_INTEGERS = "u1", "u2", "u4", "i1", "i2", "i4"
+_NARROW_FLOATS = tuple([short for short in DTYPES_BY_SHORT_NAME if re.match("f[468]_", short)])
 # JAX's lattice (JEP 9407): each type and the types directly above it. A star marks a weak type.
 _PROMOTION_LATTICE: dict[str, tuple[str, ...]] = {
     "bool": ("i*",),
-    "i*": ("u4", "i4", "u8", "i8"),
-    "u4": (),
-    "i4": (),
+    "i*": ("u8", "i8", *_NARROW_INTEGERS),
     "u8": ("i16", "u16"),
     "i8": ("i16",),
     "u16": ("i32", "u32"),
@@ -146,9 +163,7 @@ _PROMOTION_LATTICE: dict[str, tuple[str, ...]] = {
     "i32": ("i64",),
     "u64": ("f*",),
     "i64": ("f*",),
-    "f*": ("c*", "f8_e4m3fn", "f8_e5m2", "bf16", "f16"),
-    "f8_e4m3fn": (),
-    "f8_e5m2": (),
+    "f*": ("c*", "bf16", "f16", *_NARROW_FLOATS),
     "bf16": ("f32",),
     "f16": ("f32",),
     "f32": ("f64", "c64"),
@@ -156,6 +171,7 @@ _PROMOTION_LATTICE: dict[str, tuple[str, ...]] = {
     "c*": ("c64",),
     "c64": ("c128",),
     "c128": (),
+    **dict.fromkeys((*_NARROW_INTEGERS, *_NARROW_FLOATS), ()),
 }
 _WEAK_DTYPES = {"i*": np.dtype("int64"), "f*": np.dtype("float64"), "c*": np.dtype("complex128")}
 

@@ -1,4 +1,4 @@
-"""The file of an exported program: a zip archive of texts and arrays that ends in its checksum.
+"""The file of an exported program or a pytree: a zip archive of texts and arrays that ends in its checksum.
 
     manifest.json        versions, names, types and structures
     program.txt          the printed program
@@ -35,6 +35,7 @@ FORMAT = 1
 
 _TRAILER = f"functx export, format {FORMAT}, sha256 "
 _ANY_TRAILER = re.compile(rb"functx export, format (\d{1,9}), sha256 ([0-9a-f]{64})\Z")
+_SAVED = {"program": "an exported program", "pytree": "a pytree"}
 _DIGEST_LENGTH = 64
 _CHUNK = 1 << 20
 
@@ -110,10 +111,10 @@ def _digest(file: IO[bytes], size: int) -> bytes:
     return found.hexdigest().encode()
 
 
-def load_archive(path: str | os.PathLike[str]) -> Archive:
-    """The contents of a file; ExportFileError unless it is whole and of a known format."""
+def load_archive(path: str | os.PathLike[str], what: str = "program") -> Archive:
+    """The contents of a file; ExportFileError, which names `what` it holds, unless it is whole."""
     with open(path, "rb") as file:
-        return read_archive(file, os.fspath(path))
+        return read_archive(file, os.fspath(path), what)
 
 
 def archive_of_bytes(data: bytes) -> Archive:
@@ -121,9 +122,9 @@ def archive_of_bytes(data: bytes) -> Archive:
     return read_archive(BytesIO(data), "the serialized program")
 
 
-def read_archive(file: IO[bytes], name: str) -> Archive:
-    """The contents of a file called `name` in messages."""
-    _check_whole(file, name)
+def read_archive(file: IO[bytes], name: str, what: str = "program") -> Archive:
+    """The contents of a file called `name` in messages, which say `what` it holds."""
+    _check_whole(file, name, what)
     try:
         with ZipFile(file) as zipped:
             manifest = json.loads(zipped.read("manifest.json"))
@@ -147,13 +148,13 @@ def read_archive(file: IO[bytes], name: str) -> Archive:
         RecursionError,
     ) as error:
         raise ExportFileError(
-            f"load: the file of a saved program must have the parts of format {FORMAT}; got {name}, in "
+            f"load: the file of a saved {what} must have the parts of format {FORMAT}; got {name}, in "
             f"which {error}",
-            fix="Save the program again.",
+            fix=f"Save the {what} again.",
         ) from None
 
 
-def _check_whole(file: IO[bytes], name: str) -> None:
+def _check_whole(file: IO[bytes], name: str, what: str) -> None:
     """Raises ExportFileError unless the file ends in its format and the checksum of all else."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - 128, 0))
@@ -163,21 +164,21 @@ def _check_whole(file: IO[bytes], name: str) -> None:
         is_archive = file.read(4) == b"PK\x03\x04"
         state = "its end is missing or altered" if is_archive else "it is no such file"
         raise ExportFileError(
-            f"load: the file must be one that an exported program was saved to; got {name}, but {state}",
-            fix="Save the program again, or copy the whole file.",
+            f"load: the file must be one that {_SAVED[what]} was saved to; got {name}, but {state}",
+            fix=f"Save the {what} again, or copy the whole file.",
         )
     version = int(found[1])
     if not 1 <= version <= FORMAT:
         raise ExportFileError(
-            f"load: the format of a saved program must be at most {FORMAT}; got format {version} in "
+            f"load: the format of a saved {what} must be at most {FORMAT}; got format {version} in "
             f"{name}",
-            fix="Update functx, or save the program with this version.",
+            fix=f"Update functx, or save the {what} with this version.",
         )
     if _digest(file, size - _DIGEST_LENGTH) != found[2]:
         raise ExportFileError(
-            f"load: the file of a saved program must have the checksum that it ends in; got {name}, "
+            f"load: the file of a saved {what} must have the checksum that it ends in; got {name}, "
             "which was altered after it was saved",
-            fix="Save the program again, or copy the file again.",
+            fix=f"Save the {what} again, or copy the file again.",
         )
 
 

@@ -107,7 +107,11 @@ class PRNGKeyType(NamedTuple):
 @lru_cache(maxsize=64)
 def prng_key_type(dtype: Any) -> PRNGKeyType | None:
     """The key type of a dtype of JAX; None for the dtypes of numbers."""
-    if isinstance(dtype, np.dtype) or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
+    try:
+        if isinstance(dtype, np.dtype) or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
+            return None
+    except TypeError:
+        # A dtype of another library.
         return None
     generators: list[Any] = []
 

@@ -39,6 +39,7 @@ from functx.core.source_info import named_scopes
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracer import (
     Tracer,
+    as_known_array,
     check_no_escaped_tracers,
     current_builder,
     is_jax_tracer,
@@ -205,6 +206,9 @@ def jit(
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
                         jax_bridge.reraise_callback_error(error)
+                    if (known_arrays := compiled.with_known_arrays(args, kwargs)) is not None:
+                        args, kwargs = known_arrays
+                        continue
                     known = len(wrapper_types)
                     compiled.check_arguments(args, kwargs)
                     if len(wrapper_types) == known:
@@ -627,6 +631,14 @@ class JittedFunction:
             except TypeError:
                 self.check_abstract_arguments(args, kwargs)
                 raise
+
+    def with_known_arrays(self, args: PyTree, kwargs: PyTree) -> tuple[Any, Any] | None:
+        """The arguments with arrays of NumPy for those of other libraries; None if there are none."""
+        leaves, structure = tree.flatten((args, kwargs))
+        arrays = [as_known_array(x) for x in leaves]
+        if all([x is y for x, y in zip(leaves, arrays, strict=True)]):
+            return None
+        return tree.unflatten(structure, arrays)
 
     def check_arguments(self, args: PyTree, kwargs: PyTree) -> None:
         """Raises an error for arguments that JAX refuses, with functx's message."""

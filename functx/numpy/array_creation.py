@@ -18,6 +18,7 @@ from functx.core.tracer import (
     FUNCTX_ARRAY_TYPES,
     HOST_ARRAY_TYPES,
     Tracer,
+    as_known_array,
     as_ndarray,
     aval_of,
     copy_as_ndarray,
@@ -40,6 +41,7 @@ from functx.core.types import (
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, ShapeLike, Value
 from functx.core.wrappers import is_wrapper
 from functx.numpy.devices import on_device
+from functx.numpy.eager_programs import as_one_program
 from functx.numpy.promotion import (
     broadcast,
     broadcast_to,
@@ -113,6 +115,9 @@ def asarray(
             known = type(a) is ndarray or (type(a) in FUNCTX_ARRAY_TYPES and dtype is None)
             return a if known else as_ndarray(a)  # type: ignore[return-value]
         return Tracer(builder.atom(a), builder)
+    known = as_known_array(a)
+    if known is not a:
+        return asarray(known, dtype, copy=copy)
     aval_of(a)
     if builder is not None and not is_wrapper(a):
         a = Tracer(builder.atom(a), builder)
@@ -304,7 +309,17 @@ def zeros_like(
     return full_like(a, 0, dtype, shape=shape, device=device)
 
 
-empty_like = zeros_like
+def empty_like(
+    prototype: ArrayOrList,
+    dtype: DTypeLike = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: ShapeLike | None = None,
+    *,
+    device: object = None,
+) -> Value:
+    """Zeros with the shape and dtype of `prototype`, unless given."""
+    return full_like(prototype, 0, dtype, shape=shape, device=device)
 
 
 def ones_like(
@@ -374,6 +389,7 @@ def _static_number(x: ArrayOrList | None, requested_by: str) -> Any:
     return value[()]
 
 
+@as_one_program
 def linspace(
     start: ArrayOrList,
     stop: ArrayOrList,
@@ -439,6 +455,7 @@ def _broadcast_unless_scalar(x: Value, shape: tuple[int, ...]) -> Value:
     return broadcast_to(x, shape) if aval_of(x).shape else x
 
 
+@as_one_program
 def logspace(
     start: ArrayOrList,
     stop: ArrayOrList,
@@ -455,6 +472,7 @@ def logspace(
     return numbers if dtype is None else ops.convert_element_type(numbers, dtype)
 
 
+@as_one_program
 def geomspace(
     start: ArrayOrList,
     stop: ArrayOrList,

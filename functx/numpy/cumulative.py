@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,9 +11,10 @@ from functx import ops
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
 from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import aval_of
-from functx.core.typing import ArrayOrList, Axes, DTypeLike, Out, Value
-from functx.numpy import operators
+from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
+from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import asarray
+from functx.numpy.eager_programs import as_one_program
 from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, operand, promote, promote_inexact
 from functx.numpy.reductions import sum, sum_dtype
@@ -29,6 +31,7 @@ __all__ = [
     "ediff1d",
     "gradient",
     "trapezoid",
+    "unwrap",
 ]
 
 
@@ -139,8 +142,14 @@ def diff(
     if n < 0:
         raise ValueRangeError(f"diff: n must not be negative; got {n}")
     axis = canonical_axis(axis, aval_of(x).ndim)
-    if n == 0:
-        return x
+    return _differences(x, n, axis, prepend, append) if n else x
+
+
+@as_one_program
+def _differences(
+    x: Value, n: int, axis: int, prepend: ArrayOrList | None, append: ArrayOrList | None
+) -> Value:
+    """The differences of neighbours along `axis`, taken `n` times, at least once."""
     parts = [_diff_boundary(part, x, axis) for part in (prepend, append)]
     operands = [part for part in (parts[0], x, parts[1]) if part is not None]
     if len(operands) > 1:
@@ -165,6 +174,7 @@ def _diff_boundary(part: ArrayOrList | None, x: Value, axis: int) -> Value | Non
     return broadcast_to(part, shape)
 
 
+@as_one_program
 def ediff1d(
     ary: ArrayOrList, to_end: ArrayOrList | None = None, to_begin: ArrayOrList | None = None
 ) -> Value:
@@ -181,6 +191,7 @@ def ediff1d(
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, 0)
 
 
+@as_one_program
 def trapezoid(
     y: ArrayOrList, x: ArrayOrList | None = None, dx: ArrayOrList = 1.0, axis: int = -1
 ) -> Value:
@@ -208,6 +219,7 @@ def trapezoid(
     return sum(areas, axis - aval_of(y).ndim)
 
 
+@as_one_program
 def gradient(
     f: ArrayOrList, *varargs: ArrayOrList, axis: Axes = None, edge_order: int = 1
 ) -> Value | list[Value]:
@@ -276,3 +288,41 @@ def _gradient_along(x: Value, spacing: ArrayOrList, axis: int) -> Value:
     ]
     between = [arithmetic.add(slope, center)] if n > 2 else []
     return ops.concatenate([boundary[0], *between, boundary[1]], axis)
+
+
+@as_one_program
+def unwrap(
+    p: ArrayOrList,
+    discont: ArrayLike | None = None,
+    axis: int = -1,
+    period: ArrayLike = 2 * math.pi,
+) -> Value:
+    """`p` with multiples of `period` added so that neighbours along `axis` are near each other.
+
+    A step of at most `discont`, which is at least and by default half of the period, stays as it is.
+
+    >>> import functx.numpy as np
+    >>> np.unwrap(np.array([0, 3, 6, 1, 2]), period=4)
+    array([ 0, -1, -2, -3, -2], dtype=int32)
+    """
+    p, length = promote(asarray(p), period)
+    if not p.ndim:
+        raise ShapeError(f"unwrap: the array must have a dimension; got {aval_of(p)!r}")
+    axis = canonical_axis(axis, p.ndim)
+    step = diff(p, axis=axis)
+    if p.dtype.kind in "iu":
+        half, odd = floating_point.divmod(length, 2)
+    else:
+        half, odd = operators.divide(length, 2), asarray(0)
+    lowest = operators.negative(half)
+    wrapped = floating_point.remainder(operators.subtract(step, lowest), length)
+    wrapped = operators.add(wrapped, lowest)
+    # Half a period up and half a period down are the same step.
+    is_upward = operators.logical_and(operators.equal(wrapped, lowest), operators.greater(step, 0))
+    wrapped = ufuncs.where(operators.logical_and(operators.equal(odd, 0), is_upward), half, wrapped)
+    keeps = operators.less(operators.absolute(step), half if discont is None else discont)
+    change = ufuncs.where(keeps, 0, operators.subtract(wrapped, step))
+    first = ops.slice_in_dim(p, 0, min(1, p.shape[axis]), 1, axis)
+    rest = ops.slice_in_dim(p, min(1, p.shape[axis]), p.shape[axis], 1, axis)
+    moved = operators.add(rest, cumsum(change, axis, dtype=p.dtype))
+    return ops.concatenate([first, moved], axis)

@@ -32,10 +32,10 @@ from functx.numpy.ufuncs import (
     UnaryUfunc,
     broadcast_inexact,
     inexact_binary_ufunc,
+    make_ufunc,
     map_real_and_imag,
     promote_numeric,
     rad2deg,
-    ufunc,
     where,
     with_name_and_doc,
     zero_literal,
@@ -103,19 +103,19 @@ def _float_predicate(
     return test(x) if is_floating(aval.dtype) else ops.full(aval.shape, otherwise)
 
 
-@ufunc
+@make_ufunc
 def isfinite(x: ArrayOrList, /) -> Value:
     """Whether each element is neither infinite nor nan."""
     return _float_predicate(x, conversion.is_finite, True, ops.bitwise_and)
 
 
-@ufunc
+@make_ufunc
 def isnan(x: ArrayOrList, /) -> Value:
     """Whether each element is nan."""
     return _float_predicate(x, lambda x: ops.ne(x, x), False)
 
 
-@ufunc
+@make_ufunc
 def isinf(x: ArrayOrList, /) -> Value:
     """Whether each element is infinite."""
     return _float_predicate(
@@ -123,13 +123,13 @@ def isinf(x: ArrayOrList, /) -> Value:
     )
 
 
-@ufunc
+@make_ufunc
 def isposinf(x: ArrayOrList, /) -> Value:
     """Whether each element is infinity."""
     return _float_predicate(_check_real("isposinf", x), lambda x: ops.eq(x, math.inf), False)
 
 
-@ufunc
+@make_ufunc
 def isneginf(x: ArrayOrList, /) -> Value:
     """Whether each element is -infinity."""
     return _float_predicate(_check_real("isneginf", x), lambda x: ops.eq(x, -math.inf), False)
@@ -176,7 +176,7 @@ def nan_to_num(
     return assign_array(given, result, "nan_to_num(copy=False)") if in_place else result
 
 
-@ufunc
+@make_ufunc
 def signbit(x: ArrayOrList, /) -> Value:
     """Whether the sign bit is set, as it is for -0.0."""
     x = operand(x)
@@ -190,14 +190,14 @@ def _bits(x: Value, sign: str) -> Value:
     return ops.bitcast_convert_type(x, f"{sign}{8 * aval_of(x).dtype.itemsize}")
 
 
-@ufunc
+@make_ufunc
 def copysign(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The magnitude of x with the sign of y."""
     x, y = broadcast_inexact(x, y)
     return logic.select(ops.ne(signbit(x), signbit(y)), ops.neg(x), x)
 
 
-@ufunc
+@make_ufunc
 def ldexp(x: ArrayOrList, n: ArrayOrList, /) -> Value:
     """x * 2**n for integers n, exact unless the result is out of range."""
     (x,), n = promote_inexact(x), operand(n)
@@ -225,7 +225,7 @@ def _power_of_two(n: Value, dtype: DType) -> Value:
     return ops.bitcast_convert_type(logic.shift_left(exponent, limits.nmant), dtype)
 
 
-@ufunc
+@make_ufunc
 def frexp(x: ArrayOrList, /) -> tuple[Value, Value]:
     """The pair of m with 0.5 <= |m| < 1 and the integer n that make x = m * 2**n."""
     (x,) = promote_inexact(x)
@@ -247,14 +247,14 @@ def frexp(x: ArrayOrList, /) -> tuple[Value, Value]:
     return _scale_by_power_of_two(x, ops.neg(exponent)), exponent
 
 
-@ufunc
+@make_ufunc
 def real(x: ArrayOrList, /) -> Value:
     """The real part."""
     x = operand(x) if isinstance(x, np.ndarray) else asarray(x)
     return conversion.real(x) if is_complex(aval_of(x).dtype) else x
 
 
-@ufunc
+@make_ufunc
 def imag(x: ArrayOrList, /) -> Value:
     """The imaginary part, 0 for real `x`."""
     x = operand(x)
@@ -264,7 +264,7 @@ def imag(x: ArrayOrList, /) -> Value:
     return broadcast_to(ops.full((), zero_literal(x)), aval_of(x).shape)
 
 
-@ufunc
+@make_ufunc
 @returns_new_array
 def conjugate(x: ArrayOrList, /) -> Value:
     """The complex conjugate."""
@@ -288,7 +288,7 @@ def angle(z: ArrayOrList, deg: bool = False) -> Value:
     return rad2deg(result) if deg else result
 
 
-@ufunc
+@make_ufunc
 def iscomplex(x: ArrayOrList, /) -> Value:
     """Whether each element has an imaginary part that is not 0."""
     x = operand(x)
@@ -296,7 +296,7 @@ def iscomplex(x: ArrayOrList, /) -> Value:
     return ops.ne(conversion.imag(x), 0) if is_complex(aval.dtype) else ops.full(aval.shape, False)
 
 
-@ufunc
+@make_ufunc
 def isreal(x: ArrayOrList, /) -> Value:
     """Whether each element has an imaginary part of 0."""
     return logic.bitwise_not(iscomplex(x))
@@ -314,7 +314,7 @@ def _rounding_ufunc(name: str, primitive: Primitive, doc: str) -> UnaryUfunc[Val
     return with_name_and_doc(function, name, doc)
 
 
-@ufunc
+@make_ufunc
 def floor_divide(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x / y rounded down; of integers, 0 where y is 0."""
     x, y = promote_numeric(x, y)
@@ -333,7 +333,7 @@ def floor_divide(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     return logic.select(ops.eq(y, 0), number_literal_like(0, quotient), quotient)
 
 
-@ufunc
+@make_ufunc
 def remainder(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x - y * floor_divide(x, y), which has the sign of y; of integers, 0 where y is 0."""
     x, y = promote_numeric(x, y)
@@ -346,14 +346,14 @@ def remainder(x: ArrayOrList, y: ArrayOrList, /) -> Value:
 mod = remainder
 
 
-@ufunc
+@make_ufunc
 def fmod(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The remainder of x / y rounded towards zero, with the sign of x; of integers, 0 where y is 0."""
     x, y = promote_numeric(x, y)
     return ops.rem(x, y if is_inexact(aval_of(x).dtype) else _nonzero_divisor(y))
 
 
-@ufunc
+@make_ufunc
 def divmod(x: ArrayOrList, y: ArrayOrList, /) -> tuple[Value, Value]:
     """The pair of `floor_divide(x, y)` and `remainder(x, y)`."""
     x, y = promote_numeric(x, y)
@@ -404,13 +404,13 @@ def _float_divmod(x: Value, y: Value) -> tuple[Value, Value]:
     return logic.select(ops.eq(y, 0), ratio, quotient), _correct_remainder(r, y, correction)
 
 
-@ufunc
+@make_ufunc
 def gcd(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The greatest common divisor of |x| and |y|."""
     return special.gcd(*promote_numeric(x, y))
 
 
-@ufunc
+@make_ufunc
 def lcm(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The least common multiple of |x| and |y|."""
     x, y = promote_numeric(x, y)
@@ -423,7 +423,7 @@ floor = _rounding_ufunc("floor", conversion.Floor(), "The largest whole number n
 ceil = _rounding_ufunc("ceil", conversion.Ceil(), "The smallest whole number not below x.")
 
 
-@ufunc
+@make_ufunc
 @returns_new_array
 def trunc(x: ArrayOrList, /) -> Value:
     """`x` rounded towards zero."""
@@ -436,7 +436,7 @@ def trunc(x: ArrayOrList, /) -> Value:
 fix = trunc
 
 
-@ufunc
+@make_ufunc
 def rint(x: ArrayOrList, /) -> Value:
     """The nearest whole number, halves to the even one, as floating point."""
     return map_real_and_imag(ops.Round(to_even=True), *promote_inexact(x))
@@ -482,7 +482,7 @@ def _round_integers(x: Value, unit: int) -> Value:
     return ops.mul(arithmetic.add(quotient, ops.convert_element_type(round_up, dtype)), unit)
 
 
-@ufunc
+@make_ufunc
 def modf(x: ArrayOrList, /) -> tuple[Value, Value]:
     """The pair of the fractional and the integral part of `x`, both with the sign of `x`."""
     (x,) = promote_inexact(x)

@@ -21,14 +21,17 @@ from functx.ops import shapes
 from functx.ops.operands import as_int, canonical_shape
 
 __all__ = [
+    "c_",
     "diag_indices",
     "diag_indices_from",
     "fromfunction",
     "indices",
     "ix_",
+    "mask_indices",
     "meshgrid",
     "mgrid",
     "ogrid",
+    "r_",
     "ravel_multi_index",
     "tril_indices",
     "tril_indices_from",
@@ -177,6 +180,92 @@ def _range_from_slice(key: slice) -> Value:
 mgrid, ogrid = _GridIndexer("mgrid", sparse=False), _GridIndexer("ogrid", sparse=True)
 
 
+class _JoiningIndexer:
+    """Arrays joined by indexing, as `r_[0:3, 5, x]`; a slice stands for a range.
+
+    A text in front gives the axis along which they are joined, the least number of dimensions, and where
+    the dimensions of an array of fewer are: `r_["0,2", x, y]` has `x` and `y` as rows. "r" and "c" make a
+    row or a column.
+    """
+
+    def __init__(self, name: str, axis: int, ndmin: int, start: int):
+        self.name, self.axis, self.ndmin, self.start = name, axis, ndmin, start
+
+    def __getitem__(self, key: object) -> Value:
+        from functx.numpy.joining import concatenate
+
+        items: list[Any] = list(key) if isinstance(key, tuple) else [key]
+        axis, ndmin, start = self.axis, self.ndmin, self.start
+        matrix = ""
+        if items and isinstance(items[0], str):
+            text = items.pop(0)
+            if text in ("r", "c"):
+                matrix, ndmin = text, 2
+            else:
+                axis, ndmin, start = self._directive(text)
+        if not items:
+            raise ValueRangeError(f"{self.name}[...]: there must be arrays to join; got {key!r}")
+        are_vectors = all(
+            [isinstance(x, slice) or aval_of(ensure_array(x)).ndim < 2 for x in items]
+        )
+        arrays = promote(*[self._array(item, ndmin, start) for item in items])
+        joined = concatenate(list(arrays), 1 if matrix and are_vectors else axis)
+        return joined.T if matrix == "c" and are_vectors else joined
+
+    def _directive(self, text: str) -> tuple[int, int, int]:
+        try:
+            numbers = [int(part) for part in text.split(",")]
+            axis, ndmin, start, *others = [
+                *numbers,
+                *(self.axis, self.ndmin, self.start)[len(numbers) :],
+            ]
+        except ValueError:
+            axis, ndmin, start, others = 0, 0, 0, [0]
+        if others:
+            raise ValueRangeError(
+                f"{self.name}[...]: a text must be 'r', 'c', or one to three integers such as '0,2'; got "
+                f"{text!r}"
+            )
+        return axis, ndmin, start
+
+    def _array(self, item: Any, ndmin: int, start: int) -> Value:
+        x = _range_from_slice(item) if isinstance(item, slice) else ensure_array(item)
+        ndim = aval_of(x).ndim
+        missing = max(ndmin, 1) - ndim
+        if missing <= 0:
+            return x
+        # The place of the array's own dimensions among the new ones.
+        place = start if start >= 0 else start + missing + 1
+        return shapes.expand_dims(x, tuple([d if d < place else d + ndim for d in range(missing)]))
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return f"functx.numpy.{self.name}"
+
+
+r_, c_ = _JoiningIndexer("r_", 0, 1, -1), _JoiningIndexer("c_", -1, 2, 0)
+
+
+def mask_indices(
+    n: int,
+    mask_func: Callable[[Value, int], Value],
+    k: int = 0,
+    *,
+    size: int | None = None,
+) -> tuple[Value, Value]:
+    """The row and column indices of the elements that `mask_func(ones((n, n)), k)` keeps.
+
+    `size` fixes the number of indices, as for `nonzero`.
+    """
+    from functx.numpy.array_creation import ones
+    from functx.numpy.sorting_and_searching import nonzero
+
+    rows, columns = nonzero(mask_func(ones((n, n)), k), size=size)
+    return rows, columns
+
+
 def ix_(*args: ArrayOrList) -> tuple[Value, ...]:
     """Vectors in shapes that index all their combinations; a mask gives the indices of its true elements."""
     arrays: list[Any] = [ensure_array(x) for x in args]
@@ -225,6 +314,8 @@ def ravel_multi_index(
     dims: ShapeLike,
     mode: str | tuple[str, ...] = "raise",
     order: str = "C",
+    *,
+    dtype: DTypeLike = None,
 ) -> Value:
     """The index into the flattened array for `multi_index`, one index for each dimension.
 
@@ -263,4 +354,4 @@ def ravel_multi_index(
         term = operators.multiply(x, stride)
         total = term if total is None else operators.add(total, term)
         stride *= n
-    return total
+    return total if dtype is None else ops.convert_element_type(total, dtype)

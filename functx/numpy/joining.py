@@ -91,7 +91,7 @@ def concat(arrays: ArrayOrList, /, *, axis: int | None = 0, out: Out = None) -> 
 
 
 @accept_out
-def stack(arrays: ArrayOrList, axis: int = 0, *, dtype: DTypeLike = None, out: Out = None) -> Value:
+def stack(arrays: ArrayOrList, axis: int = 0, out: Out = None, dtype: DTypeLike = None) -> Value:
     """The arrays, all of one shape, joined along a new axis `axis` of the result."""
     arrays = _promote_arrays("stack", _array_sequence(arrays), dtype)
     shape = aval_of(arrays[0]).shape

@@ -14,6 +14,7 @@ from functx.core.types import canonical_dtype, kind
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
 from functx.numpy.array_creation import FLOAT, arange, asarray, sample_count, zeros
 from functx.numpy.devices import on_device
+from functx.numpy.eager_programs import as_one_program
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast, operand, promote
 from functx.numpy.reductions import sum_dtype
@@ -82,11 +83,13 @@ def _compare_indices(compare: Callable[..., Value], shape: tuple[int, ...], k: A
     return compare(row if type(k) is int and k == 0 else ops.add(row, k), column)
 
 
+@as_one_program
 def tril(m: ArrayOrList, k: int = 0) -> Value:
     """`m` with zeros above diagonal `k` of its last two dimensions."""
     return _triangle("tril", m, k, lower=True)
 
 
+@as_one_program
 def triu(m: ArrayOrList, k: int = 0) -> Value:
     """`m` with zeros below diagonal `k` of its last two dimensions."""
     return _triangle("triu", m, k, lower=False)
@@ -150,6 +153,7 @@ def diagflat(v: ArrayOrList, k: int = 0) -> Value:
     return diag(ops.reshape(v, (aval_of(v).size,)), k)
 
 
+@as_one_program
 def vander(x: ArrayOrList, N: int | None = None, increasing: bool = False) -> Value:  # noqa: N803
     """The matrix whose columns are the powers of `x`, the highest first unless `increasing`."""
     from functx.numpy.operators import power
@@ -176,6 +180,7 @@ def outer(a: ArrayOrList, b: ArrayOrList, out: Out = None) -> Value:
     return ops.mul(ops.broadcast_in_dim(a, shape, (0,)), ops.broadcast_in_dim(b, shape, (1,)))
 
 
+@as_one_program
 def kron(a: ArrayOrList, b: ArrayOrList) -> Value:
     """The Kronecker product: the block for each element of `a` is the element times `b`."""
     a, b = promote(a, b)
@@ -188,6 +193,7 @@ def kron(a: ArrayOrList, b: ArrayOrList) -> Value:
     return ops.reshape(ops.mul(a, b), tuple([n * m for n, m in zip(x, y, strict=True)]))
 
 
+@as_one_program
 def cross(
     a: ArrayOrList,
     b: ArrayOrList,

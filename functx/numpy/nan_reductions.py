@@ -70,7 +70,7 @@ def _ignoring_nan(reduce: ReductionFunction[P], doc: str) -> ReductionFunction[P
 
     reduce_valid.__name__ = reduce_valid.__qualname__ = name
     reduce_valid.__module__, reduce_valid.__doc__ = __name__, doc
-    return reduction()(reduce_valid)  # type: ignore[arg-type]
+    return reduction(eager_program=True)(reduce_valid)  # type: ignore[arg-type]
 
 
 nansum = _ignoring_nan(sum, "The sum along `axis` of the elements that are not nan.")
@@ -87,7 +87,7 @@ nanstd = _ignoring_nan(
 )
 
 
-@reduction()
+@reduction(eager_program=True)
 def nanmax(
     a: Value,
     axis: Shape,
@@ -100,7 +100,7 @@ def nanmax(
     return _nan_extremum(max, ops.lowest, a, axis, initial, where)
 
 
-@reduction()
+@reduction(eager_program=True)
 def nanmin(
     a: Value,
     axis: Shape,
@@ -130,13 +130,13 @@ def _nan_extremum(
     return ops.select(any(valid, axes), extremum, math.nan)
 
 
-@reduction(single_axis=True)
+@reduction(single_axis=True, eager_program=True)
 def nanargmax(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Value:
     """The position of the first largest element that is not nan; -1 where all are."""
     return _nan_arg_extremum(ops.argmax, ops.lowest, a, axis)
 
 
-@reduction(single_axis=True)
+@reduction(single_axis=True, eager_program=True)
 def nanargmin(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Value:
     """The position of the first smallest element that is not nan; -1 where all are."""
     return _nan_arg_extremum(ops.argmin, ops.highest, a, axis)

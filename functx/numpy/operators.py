@@ -12,6 +12,7 @@ from functx.core.tracing import bind
 from functx.core.types import is_complex, is_inexact
 from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
 from functx.numpy.array_creation import asarray
+from functx.numpy.eager_programs import as_one_program
 from functx.numpy.floating_point import isfinite, isnan, real_and_imag
 from functx.numpy.mutation import write_out
 from functx.numpy.promotion import (
@@ -31,8 +32,8 @@ from functx.numpy.ufuncs import (
     broadcast_inexact,
     inexact_binary_ufunc,
     inexact_ufunc,
+    make_ufunc,
     promote_numeric,
-    ufunc,
     unary_ufunc,
     with_name_and_doc,
 )
@@ -141,14 +142,14 @@ sign = unary_ufunc("sign", arithmetic.Sign(), "-1, 0 or 1; for complex x, x / |x
 fabs = inexact_ufunc("fabs", arithmetic.Abs(), "The magnitude of x, as floating point.")
 
 
-@ufunc
+@make_ufunc
 @returns_new_array
 def positive(x: ArrayOrList, /) -> Value:
     """`x` itself, as an array."""
     return asarray(x)
 
 
-@ufunc
+@make_ufunc
 def absolute(x: ArrayOrList, /) -> Value:
     """The magnitude of `x`, real for complex `x`; its derivative at 0 is 0."""
     x = operand(x)
@@ -158,19 +159,19 @@ def absolute(x: ArrayOrList, /) -> Value:
 abs = absolute
 
 
-@ufunc
+@make_ufunc
 def square(x: ArrayOrList, /) -> Value:
     """x * x."""
     return arithmetic.square(*promote_numeric(x))
 
 
-@ufunc
+@make_ufunc
 def reciprocal(x: ArrayOrList, /) -> Value:
     """1 / x; integers become floating point."""
     return arithmetic.reciprocal(*promote_inexact(x))
 
 
-@ufunc
+@make_ufunc
 def power(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x to the power y; a Python number as `y` gives a shorter program.
 
@@ -206,7 +207,7 @@ def _static_power(x: ArrayLike, y: float) -> Value | None:
     return arithmetic.square(x) if y == 2 else arithmetic.integer_pow(x, int(y))
 
 
-@ufunc
+@make_ufunc
 def float_power(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x to the power y, in floating point."""
     return power(*promote_inexact(x, y))
@@ -234,7 +235,7 @@ bitwise_not = unary_ufunc("bitwise_not", logic.Not(), "~x, of integers or boolea
 invert = bitwise_invert = bitwise_not
 
 
-@ufunc
+@make_ufunc
 def logical_not(x: ArrayOrList, /) -> Value:
     """Whether `x` is zero."""
     x = operand(x)
@@ -242,13 +243,13 @@ def logical_not(x: ArrayOrList, /) -> Value:
     return logic.bitwise_not(x) if dtype == ops.BOOL else ops.eq(x, literal(0, dtype))
 
 
-@ufunc
+@make_ufunc
 def left_shift(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x << y; 0 once y reaches the number of bits."""
     return logic.shift_left(*promote_numeric(x, y))
 
 
-@ufunc
+@make_ufunc
 def right_shift(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """x >> y; the sign of signed integers is kept."""
     x, y = promote_numeric(x, y)
@@ -259,13 +260,14 @@ def right_shift(x: ArrayOrList, y: ArrayOrList, /) -> Value:
 bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
 
 
-@ufunc
+@make_ufunc
 def bitwise_count(x: ArrayOrList, /) -> Value:
     """The number of bits set in the magnitude of the integer `x`, as uint8."""
     (x,) = promote_numeric(x)
     return ops.convert_element_type(logic.population_count(arithmetic.abs(x)), np.uint8)
 
 
+@as_one_program
 def isclose(
     a: ArrayOrList,
     b: ArrayOrList,
@@ -283,6 +285,7 @@ def isclose(
     return ops.bitwise_or(is_close, ops.bitwise_and(isnan(a), isnan(b))) if equal_nan else is_close
 
 
+@as_one_program
 def allclose(
     a: ArrayOrList,
     b: ArrayOrList,

@@ -29,6 +29,7 @@ from functx.core.types import (
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import operators, ufuncs
 from functx.numpy.array_creation import asarray
+from functx.numpy.eager_programs import as_one_program
 from functx.numpy.mutation import check_mask, write_out_exact
 from functx.numpy.promotion import (
     broadcast,
@@ -75,7 +76,10 @@ class ReductionFunction(Protocol[P]):
 
 
 def reduction(
-    *, single_axis: bool = False, of_floats: Callable[[Tracer, Shape], Value] | None = None
+    *,
+    single_axis: bool = False,
+    eager_program: bool = False,
+    of_floats: Callable[[Tracer, Shape], Value] | None = None,
 ) -> Callable[[Callable[Concatenate[Value, Shape, P], Value]], ReductionFunction[P]]:
     """Makes a reduction with NumPy's arguments of the function that computes it.
 
@@ -85,7 +89,8 @@ def reduction(
     length 1 if `keepdims`, writes the result to `out`, and copies a result that shares memory
     with `a`.
 
-    With `single_axis`, `axis` must be an int or None. `of_floats` is a shortcut: it computes
+    With `single_axis`, `axis` must be an int or None. With `eager_program`, it runs as one
+    program outside a trace. `of_floats` is a shortcut: it computes
     the result for a traced float32 or float64 array and no other arguments than `axis` and `keepdims`.
     """
 
@@ -137,7 +142,7 @@ def reduction(
                 result = copy_if_same_memory(result, a)
             return result if out is None else write_out_exact(name, result, out)
 
-        return cast(ReductionFunction[P], call)
+        return cast(ReductionFunction[P], as_one_program(call) if eager_program else call)
 
     return decorate
 
@@ -338,7 +343,7 @@ def arg_extremum(find: Callable[..., Value], x: Value, axes: Shape) -> Value:
     return find(x, axes[0], canonical_dtype("int64"))
 
 
-@reduction()
+@reduction(eager_program=True)
 def ptp(a: Value, axis: Shape, out: Out = None, keepdims: bool = False) -> Value:
     """The largest less the smallest element along `axis`."""
     return ops.sub(max(a, axis), min(a, axis))
@@ -376,7 +381,7 @@ def _mean_of_floats(x: Tracer, axes: Shape) -> Value:
     return bind(ops.Div(), (bind(ops.ReduceSum(axes), (x,)), count))
 
 
-@reduction(of_floats=_mean_of_floats)
+@reduction(eager_program=True, of_floats=_mean_of_floats)
 def mean(
     a: Value,
     axis: Shape,
@@ -510,6 +515,7 @@ def _squared_magnitude(x: Value) -> Value:
     return arithmetic.square(x)
 
 
+@as_one_program
 def average(
     a: ArrayOrList,
     axis: Axes = None,

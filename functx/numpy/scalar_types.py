@@ -20,11 +20,13 @@ from functx.ops.operands import canonical_axes
 s_, index_exp = np.s_, np.index_exp
 
 __all__ = [
+    "ComplexWarning",
     "ScalarType",
     "bfloat16",
     "bool_",
     "can_cast",
     "cdouble",
+    "character",
     "complex64",
     "complex128",
     "complex_",
@@ -35,8 +37,18 @@ __all__ = [
     "e",
     "euler_gamma",
     "finfo",
+    "flexible",
+    "float4_e2m1fn",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
     "float8_e4m3fn",
+    "float8_e4m3fnuz",
     "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
     "float16",
     "float32",
     "float64",
@@ -48,6 +60,8 @@ __all__ = [
     "index_exp",
     "inexact",
     "inf",
+    "int1",
+    "int2",
     "int4",
     "int8",
     "int16",
@@ -64,6 +78,7 @@ __all__ = [
     "ndim",
     "newaxis",
     "number",
+    "object_",
     "pi",
     "promote_types",
     "result_type",
@@ -73,6 +88,8 @@ __all__ = [
     "single",
     "size",
     "uint",
+    "uint1",
+    "uint2",
     "uint4",
     "uint8",
     "uint16",
@@ -90,6 +107,8 @@ newaxis = None
 
 dtype = np.dtype
 generic, number = np.generic, np.number
+character, flexible, object_ = np.character, np.flexible, np.object_
+ComplexWarning = np.exceptions.ComplexWarning
 integer, signedinteger, unsignedinteger = np.integer, np.signedinteger, np.unsignedinteger
 inexact, floating, complexfloating = np.inexact, np.floating, np.complexfloating
 
@@ -127,9 +146,18 @@ int8, int16, int32, int64 = map(ScalarType, ("int8", "int16", "int32", "int64"))
 uint8, uint16, uint32, uint64 = map(ScalarType, ("uint8", "uint16", "uint32", "uint64"))
 float16, float32, float64 = map(ScalarType, ("float16", "float32", "float64"))
 bfloat16 = ScalarType(ml_dtypes.bfloat16)
-float8_e4m3fn = ScalarType(ml_dtypes.float8_e4m3fn)
-float8_e5m2 = ScalarType(ml_dtypes.float8_e5m2)
-int4, uint4 = ScalarType(ml_dtypes.int4), ScalarType(ml_dtypes.uint4)
+float8_e3m4, float8_e4m3, float8_e4m3fn, float8_e4m3b11fnuz, float8_e4m3fnuz = [
+    ScalarType(getattr(ml_dtypes, f"float8_e{name}"))
+    for name in ("3m4", "4m3", "4m3fn", "4m3b11fnuz", "4m3fnuz")
+]
+float8_e5m2, float8_e5m2fnuz, float8_e8m0fnu = [
+    ScalarType(getattr(ml_dtypes, f"float8_e{name}")) for name in ("5m2", "5m2fnuz", "8m0fnu")
+]
+float4_e2m1fn, float6_e2m3fn, float6_e3m2fn = [
+    ScalarType(getattr(ml_dtypes, f"float{name}")) for name in ("4_e2m1fn", "6_e2m3fn", "6_e3m2fn")
+]
+int1, int2, int4 = [ScalarType(getattr(ml_dtypes, f"int{n}")) for n in (1, 2, 4)]
+uint1, uint2, uint4 = [ScalarType(getattr(ml_dtypes, f"uint{n}")) for n in (1, 2, 4)]
 complex64, complex128 = ScalarType("complex64"), ScalarType("complex128")
 # The widest dtypes that 64-bit mode allows.
 int_, uint, float_, complex_ = int64, uint64, float64, complex128

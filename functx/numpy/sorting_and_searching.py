@@ -24,6 +24,7 @@ from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, NumPyArr
 from functx.core.wrappers import is_wrapper
 from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import INT
+from functx.numpy.eager_programs import as_one_program
 from functx.numpy.indexing import getitem
 from functx.numpy.joining import concatenate, gather_along, stack, unstack
 from functx.numpy.mutation import accept_out
@@ -123,6 +124,7 @@ def lexsort(keys: ArrayOrList, axis: int = -1) -> Value:
     return ops.convert_element_type(indices, INT)
 
 
+@as_one_program
 def sort_complex(a: ArrayOrList) -> Value:
     """The elements of `a` as complex numbers, in order of real, then of imaginary parts."""
     a = ensure_array(a)
@@ -178,6 +180,7 @@ def searchsorted(
     return sorting.searchsorted(a, v, side, method)
 
 
+@as_one_program
 def digitize(
     x: ArrayOrList, bins: ArrayOrList, right: bool = False, *, method: str | None = None
 ) -> Value:
@@ -210,6 +213,7 @@ def take_from_vector(x: ArrayLike, indices: ArrayLike) -> Value:
     return shapes.reshape(gather_along(x, ravel(indices), 0), aval_of(indices).shape)
 
 
+@as_one_program
 def interp(
     x: ArrayOrList,
     xp: ArrayOrList,

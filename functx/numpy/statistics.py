@@ -1,4 +1,4 @@
-"""Histograms, covariances, quantiles, convolutions and correlations."""
+"""Counts, covariances, quantiles, convolutions and correlations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from functx.core.types import (
     DType,
     Shape,
     canonical_dtype,
-    inexact_dtype,
     is_complex,
     is_floating,
     kind,
@@ -24,16 +23,14 @@ from functx.core.types import (
 )
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, NumPyArray, Out, Value
 from functx.numpy import floating_point, operators, ufuncs
-from functx.numpy.array_creation import asarray, linspace
-from functx.numpy.cumulative import diff
+from functx.numpy.array_creation import asarray
+from functx.numpy.eager_programs import as_one_program
 from functx.numpy.indexing import At
 from functx.numpy.joining import gather_static
 from functx.numpy.matrices import diagonal
 from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
-from functx.numpy.reductions import max, min, sum, sum_dtype
-from functx.numpy.shapes import reshape
-from functx.numpy.sorting_and_searching import searchsorted
+from functx.numpy.reductions import sum_dtype
 from functx.numpy.tensor_contractions import tensordot
 from functx.numpy.ufuncs import map_real_and_imag
 from functx.ops import arithmetic
@@ -47,8 +44,6 @@ __all__ = [
     "corrcoef",
     "correlate",
     "cov",
-    "histogram",
-    "histogram_bin_edges",
     "median",
     "nanmedian",
     "nanpercentile",
@@ -86,65 +81,16 @@ def bincount(
         amounts,
         canonical_dtype("int64") if weights is None else sum_dtype(aval_of(amounts).dtype),
     )
-    return _scatter_counts(values, broadcast_to(amounts, aval.shape), length)
+    return scatter_counts(values, broadcast_to(amounts, aval.shape), length)
 
 
-def _scatter_counts(indices: Value, amounts: Value, length: int) -> Value:
+def scatter_counts(indices: Value, amounts: Value, length: int) -> Value:
+    """The sums of the `amounts` with each of `length` indices; negative indices count as 0."""
     zero = broadcast_to(asarray(0, aval_of(amounts).dtype), (length,))
     return At(zero)[ufuncs.maximum(indices, 0)].add(amounts, mode="drop")
 
 
-def histogram_bin_edges(
-    a: ArrayOrList,
-    bins: ArrayOrList = 10,
-    range: tuple[ArrayLike, ArrayLike] | None = None,
-    weights: ArrayOrList | None = None,
-) -> Value:
-    """The edges of `bins`, which is a number of equal bins in the interval `range`, or the edges."""
-    if not isinstance(bins, (int, np.integer)):
-        return asarray(bins)
-    (x,) = promote_inexact(a)
-    x = reshape(x, -1)
-    if range is None:
-        range = (min(x), max(x)) if aval_of(x).size else (0.0, 1.0)
-    low, high = promote_inexact(*range)
-    same = operators.equal(low, high)
-    half = ufuncs.where(same, 0.5, 0.0)
-    edges = linspace(operators.subtract(low, half), operators.add(high, half), int(bins) + 1)
-    return ops.convert_element_type(edges, aval_of(x).dtype)
-
-
-def histogram(
-    a: ArrayOrList,
-    bins: ArrayOrList = 10,
-    range: tuple[ArrayLike, ArrayLike] | None = None,
-    density: bool | None = None,
-    weights: ArrayOrList | None = None,
-) -> tuple[Value, Value]:
-    """The pair of the number of elements in each of `bins`, or the sum of their weights, and the edges.
-
-    With `density`, the integral of the histogram is 1. The last bin includes its upper edge.
-    """
-    (x,) = promote_inexact(a)
-    x = reshape(x, -1)
-    edges = histogram_bin_edges(x, bins, range)
-    edges = ops.convert_element_type(edges, aval_of(x).dtype)
-    n = aval_of(edges).shape[0] - 1
-    first, last = ops.slice_in_dim(edges, 0, 1), ops.slice_in_dim(edges, n, n + 1)
-    bin_index = ops.sub(ops.convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
-    bin_index = ufuncs.where(operators.equal(x, last), n - 1, bin_index)
-    in_range = operators.logical_and(
-        operators.greater_equal(x, first), operators.less_equal(x, last)
-    )
-    amounts = asarray(1, aval_of(x).dtype) if weights is None else reshape(asarray(weights), -1)
-    amounts = ops.convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
-    amounts = broadcast_to(amounts, aval_of(x).shape)
-    counts = _scatter_counts(ufuncs.where(in_range, bin_index, n), amounts, n)
-    if density:
-        counts = ops.div(counts, operators.multiply(diff(edges), sum(counts)))
-    return counts, edges
-
-
+@as_one_program
 def cov(
     m: ArrayOrList,
     y: ArrayOrList | None = None,
@@ -153,13 +99,14 @@ def cov(
     ddof: int | None = None,
     fweights: ArrayOrList | None = None,
     aweights: ArrayOrList | None = None,
+    dtype: DTypeLike = None,
 ) -> Value:
     """The covariance matrix of the variables, the rows of `m` and `y`, or the columns without `rowvar`."""
     x = _observation_rows("cov", m, rowvar)
     if y is not None:
         x, other = promote(x, _observation_rows("cov", y, rowvar))
         x = ops.concatenate([x, other], 0)
-    (x,) = promote_inexact(x)
+    (x,) = promote_inexact(x if dtype is None else ops.convert_element_type(x, dtype))
     dtype = aval_of(x).dtype
     n = aval_of(x).shape[1]
     correction = (0 if bias else 1) if ddof is None else ddof
@@ -212,9 +159,15 @@ def _observation_weights(
     return weight, total, ops.div(squares, total)
 
 
-def corrcoef(x: ArrayOrList, y: ArrayOrList | None = None, rowvar: bool = True) -> Value:
+@as_one_program
+def corrcoef(
+    x: ArrayOrList,
+    y: ArrayOrList | None = None,
+    rowvar: bool = True,
+    dtype: DTypeLike = None,
+) -> Value:
     """The correlation coefficients of the variables, the rows of `x` and `y`, or the columns without `rowvar`."""
-    c = cov(x, y, rowvar)
+    c = cov(x, y, rowvar, dtype=dtype)
     aval = aval_of(c)
     if aval.ndim == 0:
         return ops.div(c, c)
@@ -225,6 +178,7 @@ def corrcoef(x: ArrayOrList, y: ArrayOrList | None = None, rowvar: bool = True) 
     return map_real_and_imag(lambda part: ufuncs.clip(part, -1.0, 1.0), c)
 
 
+@as_one_program
 def median(
     a: ArrayOrList,
     axis: Axes = None,
@@ -236,6 +190,7 @@ def median(
     return quantile(a, 0.5, axis, out, method="midpoint", keepdims=keepdims)
 
 
+@as_one_program
 def nanmedian(
     a: ArrayOrList,
     axis: Axes = None,
@@ -247,6 +202,7 @@ def nanmedian(
     return nanquantile(a, 0.5, axis, out, method="midpoint", keepdims=keepdims)
 
 
+@as_one_program
 def percentile(
     a: ArrayOrList,
     q: ArrayOrList,
@@ -260,6 +216,7 @@ def percentile(
     return quantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
 
 
+@as_one_program
 def nanpercentile(
     a: ArrayOrList,
     q: ArrayOrList,
@@ -279,6 +236,7 @@ def _percent_to_fraction(q: ArrayOrList) -> ArrayLike:
     return operators.divide(asarray(q), 100)
 
 
+@as_one_program
 def quantile(
     a: ArrayOrList,
     q: ArrayOrList,
@@ -305,6 +263,7 @@ def quantile(
     )
 
 
+@as_one_program
 def nanquantile(
     a: ArrayOrList,
     q: ArrayOrList,
@@ -425,6 +384,7 @@ def _restore_dims(
     return ops.convert_element_type(values, aval_of(values).dtype)
 
 
+@as_one_program
 def convolve(
     a: ArrayOrList,
     v: ArrayOrList,
@@ -448,6 +408,7 @@ def convolve(
     )
 
 
+@as_one_program
 def correlate(
     a: ArrayOrList,
     v: ArrayOrList,

@@ -27,7 +27,7 @@ from functx.core.pytorch_names import METHODS, check_argument_names
 from functx.core.tracer import Tracer, aval_of, variables
 from functx.core.tracing import bind, refuse_of_traced
 from functx.core.types import canonical_dtype, is_complex, real_dtype
-from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
+from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray, Out, Value
 from functx.core.wrappers import is_wrapper
 from functx.numpy import (
     cumulative,
@@ -286,6 +286,12 @@ def _complex_count(parts: Value) -> int:
     return parts.shape[-1] // 2  # type: ignore[no-any-return]
 
 
+def _host_value(name: str, x: Tracer) -> NumPyArray:
+    from functx.numpy.input_output import host_array
+
+    return host_array(name, x)
+
+
 def _compress(
     self: Tracer, condition: ArrayOrList, axis: int | None = None, out: Out = None
 ) -> Value:
@@ -433,6 +439,10 @@ for _name, _fun in {
     "transpose": _transpose,
     "view": _view,
     "copy": lambda self: Copy()(self),
+    "tobytes": lambda self, order="C": _host_value("x.tobytes()", self).tobytes(order),
+    "tofile": lambda self, *args: _host_value("x.tofile()", self).tofile(*args),
+    "dump": lambda self, file: _host_value("x.dump()", self).dump(file),
+    "dumps": lambda self: _host_value("x.dumps()", self).dumps(),
     "detach": lambda self: Detach(shares_memory=True, writable=True)(self),
     "__jax_array__": property(_jax_array),
     "T": property(shapes.transpose),

@@ -103,10 +103,10 @@ class BinaryUfunc(Protocol[T_co]):
 
 
 @overload
-def ufunc(compute: Callable[[ArrayOrList], T_co]) -> UnaryUfunc[T_co]: ...
+def make_ufunc(compute: Callable[[ArrayOrList], T_co]) -> UnaryUfunc[T_co]: ...
 @overload
-def ufunc(compute: Callable[[ArrayOrList, ArrayOrList], T_co]) -> BinaryUfunc[T_co]: ...
-def ufunc(compute: Callable[..., Any]) -> Callable[..., Any]:
+def make_ufunc(compute: Callable[[ArrayOrList, ArrayOrList], T_co]) -> BinaryUfunc[T_co]: ...
+def make_ufunc(compute: Callable[..., Any]) -> Callable[..., Any]:
     """`compute`, of one argument or two, with the arguments `out` and `where` of NumPy's ufuncs."""
     name = compute.__name__
 
@@ -257,19 +257,19 @@ sqrt = inexact_ufunc("sqrt", transcendental.Sqrt(), "The square root; infinitely
 cbrt = inexact_ufunc("cbrt", transcendental.Cbrt(), "The cube root, negative for negative x.")
 
 
-@ufunc
+@make_ufunc
 def log2(x: ArrayOrList, /) -> Value:
     """The logarithm to base 2."""
     return map_real_and_imag(lambda part: ops.div(part, math.log(2)), log(x))
 
 
-@ufunc
+@make_ufunc
 def log10(x: ArrayOrList, /) -> Value:
     """The logarithm to base 10."""
     return map_real_and_imag(lambda part: ops.div(part, math.log(10)), log(x))
 
 
-@ufunc
+@make_ufunc
 def logaddexp2(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """log2(2**x + 2**y), without overflow."""
     x, y = broadcast_inexact(x, y)
@@ -302,14 +302,14 @@ arctanh = inexact_ufunc(
 sinc = inexact_ufunc("sinc", special.Sinc(), "sin(pi x) / (pi x), and 1 at 0.")
 
 
-@ufunc
+@make_ufunc
 def deg2rad(x: ArrayOrList, /) -> Value:
     """x degrees in radians."""
     (x,) = promote_inexact(x)
     return bind_binary(arithmetic.Mul(), x, math.pi / 180)
 
 
-@ufunc
+@make_ufunc
 def rad2deg(x: ArrayOrList, /) -> Value:
     """x radians in degrees."""
     (x,) = promote_inexact(x)
@@ -330,7 +330,7 @@ minimum = binary_ufunc(
 )
 
 
-@ufunc
+@make_ufunc
 def heaviside(x: ArrayOrList, h: ArrayOrList, /) -> Value:
     """0 where x < 0, 1 where x > 0, h where x is 0."""
     x, h = broadcast_inexact(x, h)
@@ -338,13 +338,13 @@ def heaviside(x: ArrayOrList, h: ArrayOrList, /) -> Value:
     return logic.select(ops.eq(x, 0), h, logic.select(ops.ne(x, x), x, step))
 
 
-@ufunc
+@make_ufunc
 def fmax(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The larger of x and y; if one is nan, the other."""
     return _nan_ignoring_extremum(arithmetic.max, x, y)
 
 
-@ufunc
+@make_ufunc
 def fmin(x: ArrayOrList, y: ArrayOrList, /) -> Value:
     """The smaller of x and y; if one is nan, the other."""
     return _nan_ignoring_extremum(arithmetic.min, x, y)

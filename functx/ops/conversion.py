@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING
 
 import ml_dtypes
@@ -217,9 +219,11 @@ class ReducePrecision(Unary):
         return stablehlo.reduce_precision(x, self.exponent_bits, self.mantissa_bits)
 
 
+@cache
 def bit_width(dtype: DType) -> int:
     """The number of bits of an element of `dtype`."""
-    return 4 if dtype.name in ("int4", "uint4") else dtype.itemsize * 8
+    packed = re.match(r"(?:int|uint|float)([1246])(?:_|$)", dtype.name)
+    return int(packed[1]) if packed else dtype.itemsize * 8
 
 
 def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike, weak: bool = False) -> Value:

@@ -11,7 +11,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import WrapperTangentError, type_name
 from functx.core.masks import tangent_avals
-from functx.core.tracer import current_builder
+from functx.core.tracer import as_known_array, current_builder
 from functx.core.types import ShapedArray, float0
 from functx.core.typing import NumPyArray, PyTree, Tangent, Value
 from functx.core.wrapper_axes import leaves_in_wrappers, replace_wrappers, wrapper_spans
@@ -24,7 +24,7 @@ def flatten_tangents(expected: tree.TreeDef, given: PyTree, what: str, like: str
     """
     spans = wrapper_spans(expected)
     if not spans:
-        return tree.flatten_up_to(expected, given, what, like)
+        return [as_known_array(t) for t in tree.flatten_up_to(expected, given, what, like)]
     one = tree.structure(0)
     outer = replace_wrappers(expected, {span.start: one for span in spans})
     by_start = {span.start: span for span in spans}

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
@@ -24,7 +26,7 @@ from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply
 from functx.core.source_info import is_raise_instruction, line_text, source_line, traceback_source
-from functx.core.tracer import Tracer, aval_of, current_builder, variables
+from functx.core.tracer import Tracer, as_known_array, aval_of, current_builder, variables
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Avals, Dim, Flags, Function, PyTree, Value, Values
@@ -304,14 +306,15 @@ def avals_of(
 ) -> list[ShapedArray]:
     """The avals of argument leaves; ArgumentError names an argument that is no array.
 
-    Typed keys among the leaves are replaced by their data, in place.
+    Typed keys among the leaves are replaced by their data, and arrays of other libraries by those of
+    NumPy, in place.
     """
     recorded = variables.type
     try:
         # In place for Variables, of which there may be many in each call.
         return [x.aval_ if type(x) is recorded else aval_of(x) for x in leaves]  # type: ignore[attr-defined]
     except ArgumentError:
-        leaves[:] = [backend.raw_key_data(x) for x in leaves]
+        leaves[:] = [as_known_array(backend.raw_key_data(x)) for x in leaves]
         for name, x in zip(argument_names(fun, in_tree, leaves)(), leaves, strict=True):
             try:
                 aval_of(x)
@@ -350,6 +353,7 @@ def partition_static_arguments(
     except ArgumentError:
         leaves = [backend.raw_key_data(x) for x in leaves]
     must_trace = set(required)
+    leaves = [as_known_array(x) if i in must_trace else x for i, x in enumerate(leaves)]
     static = {i: x for i, x in enumerate(leaves) if i not in must_trace and not has_aval(x)}
     remaining = [i for i in range(len(leaves)) if i not in static]
     traced, structure = [leaves[i] for i in remaining], tree.treedef_with_static(in_tree, static)
@@ -374,8 +378,10 @@ def abstractify(x: Any) -> ShapedArray:
     try:
         return aval_of(x)
     except ArgumentError:
-        x = backend.raw_key_data(x)
-        if hasattr(x, "shape") and hasattr(x, "dtype"):
+        x = as_known_array(backend.raw_key_data(x))
+        if isinstance(x, np.ndarray):
+            return aval_of(x)
+        if hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(type(x), "__array__"):
             weak = bool(getattr(x, "weak_type", False))
             return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)
         raise

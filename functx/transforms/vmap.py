@@ -43,7 +43,7 @@ from functx.core.named_axes import (
 )
 from functx.core.program import Equation, Program, pad_input_names
 from functx.core.rewriting import Rewrite, apply, bind_equation, field, interpret, user_rule_runs
-from functx.core.tracer import aval_of
+from functx.core.tracer import as_known_array, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Function, PyTree, Value, Values
@@ -409,7 +409,10 @@ def _map_wrappers(
 def _canonical_dims(
     leaves: list[Value], axes: Sequence[Any], fun: Function, in_tree: tree.TreeDef
 ) -> tuple[int | None, ...]:
-    """The mapped axis of each leaf, counted from 0."""
+    """The mapped axis of each leaf, counted from 0.
+
+    Mapped leaves that are arrays of other libraries are replaced by those of NumPy, in place.
+    """
     dims: list[int | None] = []
     leaf_axes = zip(leaves, axes, tree.key_leaves(in_tree), strict=True)
     num_positional = in_tree.children()[0].num_leaves
@@ -418,6 +421,7 @@ def _canonical_dims(
             dims.append(None)
             continue
         name = f"vmap({function_name(fun)}): `{{}}`"
+        leaves[i] = x = as_known_array(x)
         try:
             rank = aval_of(x).ndim - is_key
         except ArgumentError:
