@@ -25,7 +25,6 @@ LAYERS = [
     "core",  # programs, primitives, tracing
     "ops",  # the primitives
     "errors",  # the errors, and the command that prints their pages
-    "tree",  # pytrees
     "tree_util",
     "aten",  # PyTorch's names of primitives
     "transforms",  # rewrites, and the public transforms
@@ -55,6 +54,7 @@ LAYERS = [
     "module_calls",  # modules called with given parameters
     "aot",  # a function as a forward and a backward program
     "export",  # programs that are saved and loaded
+    "tree",  # pytrees, and their files
     "api",  # the public functions
     "__init__",  # the public names
 ]

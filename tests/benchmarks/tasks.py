@@ -241,6 +241,22 @@ LOOPS = {
 
 
 # The task, and the ratio functx / JAX that it is to reach.
+def composite(call: Callable[[Any, Any], Any]) -> Callable[[Any], Callable[[], Any]]:
+    """A function of numpy made of several operations, called outside a trace on an array of JAX."""
+
+    def of(fx: Any) -> Callable[[], Any]:
+        x = jax.numpy.linspace(0.0, 1.0, 1000)
+        return lambda: call(fx.np, x)
+
+    return of
+
+
+COMPOSITES = {
+    "eager_allclose": (composite(lambda np, x: np.allclose(x, x)), 1.5),
+    "eager_linspace": (composite(lambda np, x: np.linspace(0.0, 1.0, 1000)), 1.5),
+    "eager_norm": (composite(lambda np, x: np.linalg.norm(x)), 1.5),
+    "eager_median": (composite(lambda np, x: np.median(x)), 1.5),
+}
 TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     "trace": (trace, 1 / 12),
     "lower": (lower, 1 / 10),
@@ -254,6 +270,7 @@ TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     **LOOPS,
     "batched_while": (batched_while, 1.0),
     "from_jax": (from_jax, 1.0),
+    **COMPOSITES,
     **IN_PLACE,
     **NETWORKS,
     **DRAWS,

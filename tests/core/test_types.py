@@ -146,7 +146,6 @@ class TestAvalOf:
             np.ones(3, np.longdouble),
             np.ones(3, ">f4"),
             np.ma.masked_array([1.0, 2.0], [True, False]),
-            np.ones(3, ml_dtypes.float8_e3m4),
             jax.random.key(0),
         ],
         ids=lambda value: type(value).__name__ + str(getattr(value, "dtype", "")),

@@ -11,8 +11,6 @@ import functx
 
 ABSENT = {
     "lax": ("ragged_all_to_all", jax.lax),
-    "numpy": ("polyval", jax.numpy),
-    "random": ("gamma", jax.random),
 }
 
 
@@ -44,40 +42,12 @@ ROWS = np.arange(6, dtype="float32").reshape(2, 3)
 
 
 CURES = {
-    "functx.numpy.vectorize": (
-        "write jax.numpy.vectorize",
-        lambda: functx.jit(jax.numpy.vectorize(lambda x: functx.numpy.sin(x) + 1))(ROWS),
-        np.sin(ROWS) + 1,
-    ),
-    "functx.numpy.polyval": (
-        "write jax.numpy.polyval",
-        lambda: functx.grad(lambda x: jax.numpy.polyval(ROWS[0], x))(3.0),
-        1,
-    ),
-    "functx.numpy.histogram2d": (
-        "write jax.numpy.histogram2d",
-        lambda: functx.jit(lambda x: jax.numpy.histogram2d(x, x, 3)[0])(ROWS[0]),
-        np.eye(3),
-    ),
     "functx.scipy.linalg": (
         "import jax.scipy.linalg",
         lambda: functx.vmap(jax.scipy.linalg.expm)(np.zeros((2, 3, 3), "f")),
         np.stack([np.eye(3)] * 2),
     ),
-    "functx.numpy.roots": (
-        "jax.numpy.roots(p, strip_zeros=False)",
-        lambda: functx.jit(lambda p: jax.numpy.roots(p, strip_zeros=False))(
-            np.array([1.0, -3.0, 2.0], "f")
-        ),
-        [2, 1],
-    ),
     "functx.tree_map": ("functx.tree.map", lambda: functx.tree.map(lambda x: x + 1, [1])[0], 2),
-    "functx.numpy.iterable": ("numpy.iterable", lambda: np.iterable(functx.numpy.ones(2)), True),
-    "functx.nn.initializers": (
-        "import jax.nn.initializers",
-        lambda: functx.jit(lambda k: jax.nn.initializers.zeros(k, (2,)))(functx.random.PRNGKey(0)),
-        [0, 0],
-    ),
 }
 
 
