@@ -142,13 +142,12 @@ def incomplete_betas(a: Value, b: Value, x: Value) -> tuple[Value, Value]:
 
 
 def _by_power_series(a: Value, b: Value, x: Value) -> tuple[Value, Value]:
-    # x**a / (a beta(a, b)) times 1 + a sum_k (1 - b)_k x**k / (k! (a + k))
-    first = (1.0 - b) * x / (1.0 + a)
-
+    # x**a / (a beta(a, b)) times 1 + a sum_k (1 - b)_k x**k / (k! (a + k)) for k > 0
     def ratio(k: Value) -> Value:
-        return (1.0 + k - b) * x / (k + 1.0) * ((a + k) / (a + k + 1.0))
+        return x / k * (ops.select(k == 1.0, 1.0, a + k - 1.0) / (a + k))
 
-    total = sum_series(ratio, first, float(finfo(x.dtype).eps) * 0.25)
+    eps = float(finfo(x.dtype).eps)
+    total = sum_series(ratio, ops.constant_like(x, 1.0), eps * 0.25, lambda k: k - b)
     log = log_gamma_ratio(a, b) - lgamma_of_one_plus(a) + a * ops.log(x) + ops.log1p(a * total)
     return ops.exp(log), -ops.expm1(log)
 
@@ -161,14 +160,12 @@ def _fraction(a: Value, b: Value, x: Value, y: Value) -> Value:
         shift = (a + n) / (a + 2.0 * n + 1.0) * (margin + 1.0 + n * (1.0 + y))
         return n + n * (b - n) * x / (a + 2.0 * n - 1.0) + shift
 
-    def coefficients(n: Value) -> tuple[Value, Value]:
+    def coefficients(n: Value) -> tuple[Value, Value, Value]:
         before = a + 2.0 * n - 1.0
-        scale = (n * x / before) * (b - n)
-        return scale * ((a + n - 1.0) / before) * (a + b + n - 1.0) * x, constant(n)
+        scale = (n * x / before) * ((a + n - 1.0) / before) * (a + b + n - 1.0) * x
+        return scale * (b - n), scale * ops.max(ops.abs(b - n), 0.5), constant(n)
 
-    first = a / (a + 1.0) * (margin + 1.0)
-    info = finfo(x.dtype)
-    return continued_fraction(coefficients, first, float(info.eps), float(info.tiny) * 1e4)
+    return continued_fraction(coefficients, a / (a + 1.0) * (margin + 1.0), x.dtype)
 
 
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Value:

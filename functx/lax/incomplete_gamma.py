@@ -153,22 +153,23 @@ def incomplete_gammas(a: Value, x: Value) -> tuple[Value, Value]:
     within 0.3 a of a, the uniform expansion of Temme (1979), "The asymptotic expansion of the
     incomplete gamma functions".
     """
-    eps, tiny = float(finfo(x.dtype).eps), float(finfo(x.dtype).tiny) * 1e4
+    eps = float(finfo(x.dtype).eps)
     uniform = (a > 20.0) & (ops.abs(x - a) < 0.3 * a)
     below = ~uniform & ((x <= 1.1) | (x <= a))
     above = ~uniform & ~below
     front = power_times_exponential(a, x)
 
     series_a, series_x = ops.select(below, a, 1.0), ops.select(below, x, 0.5)
-    lower = front * sum_series(
-        lambda k: series_x / (series_a + k), ops.constant_like(x, 1.0), eps * 0.25
-    )
+    one = ops.constant_like(x, 1.0)
+    lower = front * (1.0 + sum_series(lambda k: series_x / (series_a + k), one, eps * 0.25))
     fraction_a, fraction_x = ops.select(above, a, 1.0), ops.select(above, x, 40.0)
 
-    def coefficients(k: Value) -> tuple[Value, Value]:
-        return k * (fraction_a - k), fraction_x - fraction_a + (2.0 * k + 1.0)
+    def coefficients(k: Value) -> tuple[Value, Value, Value]:
+        factor = fraction_a - k
+        size = k * ops.max(ops.abs(factor), 0.5)
+        return k * factor, size, fraction_x - fraction_a + (2.0 * k + 1.0)
 
-    fraction = continued_fraction(coefficients, fraction_x - fraction_a + 1.0, eps, tiny)
+    fraction = continued_fraction(coefficients, fraction_x - fraction_a + 1.0, x.dtype)
     upper = front * a / fraction
     upper = ops.select(below, _upper_of_small_operands(below, a, x, lower, eps), upper)
     middle = _by_uniform_expansion(
@@ -190,7 +191,8 @@ def _upper_of_small_operands(below: Value, a: Value, x: Value, lower: Value, eps
     def ratio(k: Value) -> Value:
         return -x * (a + (k - 1.0)) / (k * (a + k))
 
-    total = sum_series(lambda k: ratio(k + 1.0), -x * a / (a + 1.0), eps * 0.25)
+    first = -x * a / (a + 1.0)
+    total = first + sum_series(lambda k: ratio(k + 1.0), first, eps * 0.25)
     return ops.select(near_one, -ops.expm1(exponent) - ops.exp(exponent) * total, 1.0 - lower)
 
 

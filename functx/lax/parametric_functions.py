@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ml_dtypes import finfo
+
 from functx import ops
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
@@ -98,16 +100,17 @@ def iterate(
     state: State,
     dtype: DType,
     limit: int = 20000,
+    extra: float = 6.0,
 ) -> State:
     """The state after `step(k, state)` for k = 1, 2, ... until it has settled.
 
-    `step` returns the next state and where it still changes. A fifth of the number of steps and a
-    few more follow the last change, in which the derivatives settle, which lag behind the values.
+    `step` returns the next state and where it still changes. A fifth of the number of steps and
+    `extra` ones follow the last change, in which the derivatives settle, which lag behind the values.
     """
 
     def unsettled(carry: tuple[Value, Value, State]) -> Value:
         k, last, _ = carry
-        return (k <= last * 1.2 + 6.0) & (k < limit)
+        return (k <= last * 1.2 + extra) & (k < limit)
 
     def advance(carry: tuple[Value, Value, State]) -> tuple[Value, Value, State]:
         k, last, state = carry
@@ -120,37 +123,52 @@ def iterate(
     return result
 
 
-def sum_series(ratio: Callable[[Value], Value], first: Value, eps: float) -> Value:
-    """The sum of the terms t_0 = `first`, t_k = t_(k-1) `ratio(k)`."""
+def sum_series(
+    ratio: Callable[[Value], Value],
+    first: Value,
+    eps: float,
+    factor: Callable[[Value], Value] | None = None,
+) -> Value:
+    """The sum of the terms t_k = t_(k-1) `ratio(k)` `factor(k)` for k > 0, without t_0 = `first`.
+
+    Its error is that of the sum with `first`.
+    A `factor` may vanish, behind which the terms are zero, but not their derivatives.
+    """
 
     def step(k: Value, state: State) -> tuple[State, Value]:
-        total, term = state
-        term = term * ratio(k)
+        total, term, size = state
+        term, size = term * ratio(k), size * ops.abs(ratio(k))
+        if factor is not None:
+            term, size = term * factor(k), size * ops.max(ops.abs(factor(k)), 0.5)
         total = total + term
-        return (total, term), ops.abs(term) > eps * ops.abs(total)
+        return (total, term, size), size > eps * ops.max(ops.abs(total), ops.abs(first))
 
-    return iterate(step, (first, first), first.dtype)[0]
+    return iterate(step, (ops.zeros_like(first), first, ops.abs(first)), first.dtype)[0]
 
 
 def continued_fraction(
-    coefficients: Callable[[Value], tuple[Value, Value]], first: Value, eps: float, tiny: float
+    coefficients: Callable[[Value], tuple[Value, Value, Value]], first: Value, dtype: DType
 ) -> Value:
-    """b_0 + a_1 / (b_1 + a_2 / (b_2 + ...)), with b_0 = `first` and a_k, b_k = `coefficients(k)`.
+    """b_0 + a_1 / (b_1 + a_2 / (b_2 + ...)) with b_0 = `first` and `coefficients(k)` a_k, s_k and b_k.
 
-    By the method of Lentz as modified by Thompson and Barnett (1986), "Coulomb and Bessel functions
-    of complex arguments and order".
+    s_k is the size of a_k without factors that may vanish. `dtype` is the real dtype. By the method of
+    Lentz as modified by Thompson and Barnett (1986), "Coulomb and Bessel functions of complex
+    arguments and order".
     """
+    eps, tiny = float(finfo(dtype).eps), float(finfo(dtype).tiny) * 1e4
 
     def nonzero(x: Value) -> Value:
         return ops.select(ops.abs(x) < tiny, tiny, x)
 
     def step(k: Value, state: State) -> tuple[State, Value]:
-        total, c, d = state
-        a, b = coefficients(k)
-        d = 1.0 / nonzero(b + a * d)
+        total, c, d, change = state
+        a, size, b = coefficients(k)
+        inverse = 1.0 / nonzero(b + a * d)
         c = nonzero(b + a / c)
-        factor = c * d
-        return (total * factor, c, d), ops.abs(factor - 1.0) > 6.0 * eps
+        # The change of the value by this step, relative to the value.
+        change = change * size * ops.abs(inverse * ops.select(k == 1.0, 1.0 / start, d))
+        return (total * (c * inverse), c, inverse, change), change > 0.1 * eps
 
     start = nonzero(first)
-    return iterate(step, (start, start, ops.zeros_like(start)), first.dtype)[0]
+    state = (start, start, ops.zeros_like(start), ops.constant_like(ops.abs(start), 1.0))
+    return iterate(step, state, dtype)[0]
