@@ -97,6 +97,7 @@ from functx.lax.elementwise import (
     shift_right_arithmetic,
     shift_right_logical,
     sub,
+    zeta,
 )
 from functx.lax.indexing import index_take, scatter_apply
 from functx.lax.platforms import platform_dependent
@@ -447,6 +448,7 @@ __all__ = [
     "unstack",
     "while_loop",
     "with_sharding_constraint",
+    "zeta",
 ]
 
 if _TYPE_CHECKING:

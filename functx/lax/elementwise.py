@@ -9,7 +9,7 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, DTypeLike, Value
-from functx.lax import incomplete_beta, incomplete_gamma
+from functx.lax import hurwitz_zeta, incomplete_beta, incomplete_gamma
 
 
 def broadcasting_unit_dims(operation: Callable[..., Value]) -> Callable[..., Value]:
@@ -60,6 +60,7 @@ igammac = broadcasting_unit_dims(incomplete_gamma.igammac)
 igamma_grad_a = broadcasting_unit_dims(incomplete_gamma.igamma_grad_a)
 random_gamma_grad = broadcasting_unit_dims(incomplete_gamma.random_gamma_grad)
 betainc = broadcasting_unit_dims(incomplete_beta.betainc)
+zeta = broadcasting_unit_dims(hurwitz_zeta.zeta)
 eq = broadcasting_unit_dims(ops.eq)
 ne = broadcasting_unit_dims(ops.ne)
 lt = broadcasting_unit_dims(ops.lt)

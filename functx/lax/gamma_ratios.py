@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
 
 from functx import ops
 from functx.core.typing import Value
@@ -12,6 +14,16 @@ EULER_GAMMA = 0.57721566490153286061
 STIRLING_MIN = 10.0
 """The smallest argument for which Stirling's series is exact in double precision."""
 _STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+
+
+@lru_cache(maxsize=8)
+def bernoulli_numbers(n: int) -> tuple[float, ...]:
+    """The numbers of Bernoulli B_0, B_1 = -1/2, ... B_n."""
+    numbers = [Fraction(1)]
+    for m in range(1, n + 1):
+        known = sum([math.comb(m + 1, k) * numbers[k] for k in range(m)], Fraction(0))
+        numbers.append(-known / (m + 1))
+    return tuple([float(b) for b in numbers])
 
 
 def zeta_minus_one(k: int) -> float:
@@ -32,6 +44,13 @@ def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
     return ops.constant_like(x, total) if isinstance(total, float) else total
 
 
+def sine_of_pi(x: Value) -> Value:
+    """sin(pi x) for x >= 0, with all digits near integers."""
+    folded = x - 2.0 * ops.floor(0.5 * x + 0.25)
+    folded = ops.select(folded > 0.5, 1.0 - folded, folded)
+    return ops.sin(folded * math.pi)
+
+
 def stirling_remainder(z: Value) -> Value:
     """log gamma(z) - ((z - 1/2) log(z) - z + log(2 pi) / 2) for z of at least `STIRLING_MIN`."""
     inverse = 1.0 / z
@@ -44,10 +63,14 @@ _LGAMMA_SERIES = tuple([(-1.0) ** k * zeta_minus_one(k) / k for k in range(2, 30
 def lgamma_of_one_plus(x: Value) -> Value:
     """log gamma(1 + x) for x > -1/2, with all digits near 0."""
     near = ops.abs(x) < 0.5
-    z = ops.select(near, x, 0.0)
-    # log gamma(1 + z) = z (1 - euler) - log(1 + z) + the sum of (zeta(k) - 1) (-z)**k / k
-    series = z * (1.0 - EULER_GAMMA) - ops.log1p(z) + z * z * polynomial(z, _LGAMMA_SERIES)
+    series = series_of_lgamma(ops.select(near, x, 0.0))
     return ops.select(near, series, ops.lgamma(ops.select(near, 1.0, x) + 1.0))
+
+
+def series_of_lgamma(z: Value) -> Value:
+    """log gamma(1 + z) for |z| < 1/2."""
+    # z (1 - euler) - log(1 + z) + the sum of (zeta(k) - 1) (-z)**k / k
+    return z * (1.0 - EULER_GAMMA) - ops.log1p(z) + z * z * polynomial(z, _LGAMMA_SERIES)
 
 
 _LOG_SERIES = tuple([1.0 / (2 * n + 3) for n in range(15)])

@@ -47,7 +47,7 @@ class IncompleteBeta(ParametricFunction):
         ),
     )
 
-    def kernel(self, *args: Value) -> Value:
+    def value(self, *args: Value) -> Value:
         a, b, x = args
         inside = _is_inside(a, b, x)
         a, b, x = [ops.select(inside, operand, 0.5) for operand in args]

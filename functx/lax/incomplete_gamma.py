@@ -54,12 +54,12 @@ class IncompleteGamma(ParametricFunction):
         ),
     )
 
-    def kernel(self, *args: Value) -> Value:
+    def value(self, *args: Value) -> Value:
         a, x = args
         inside = (a > 0.0) & (x > 0.0) & (a < math.inf) & (x < math.inf)
         pair = incomplete_gammas(ops.select(inside, a, 1.0), ops.select(inside, x, 1.0))
-        value = pair[1] if self.is_upper else pair[0]
-        return ops.select(inside, value, self.at_ends(a, x))
+        inner = pair[1] if self.is_upper else pair[0]
+        return ops.select(inside, inner, self.at_ends(a, x))
 
     def at_ends(self, a: Value, x: Value) -> Value:
         """The limits where an operand is 0 or infinite, nan where there is none."""
@@ -111,8 +111,10 @@ class RandomGammaGrad(Binary):
         inside = ops.select(positive, wide_x, 1.0)
         change = IncompleteGamma(orders=(1,))(wide_a, inside)
         ratio = -change / gamma_density(wide_a, inside)
-        at_zero = ops.select(wide_x == 0.0, 0.0, ops.constant_like(ratio, math.nan))
-        return cast_like_input(ops.select(positive, ratio, at_zero), a)
+        ends = ops.select(wide_x == 0.0, 0.0, ops.constant_like(ratio, math.nan))
+        ends = ops.select(wide_x == math.inf, math.inf, ends)
+        inside_range = positive & (wide_x < math.inf)
+        return cast_like_input(ops.select(inside_range, ratio, ends), a)
 
 
 def power_times_exponential(a: Value, x: Value) -> Value:

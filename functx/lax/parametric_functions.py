@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ml_dtypes import finfo
 
 from functx import ops
+from functx.core.errors import MissingRuleError
+from functx.core.primitive import Primitive, rule
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import DType
-from functx.core.typing import Tangent, Value
-from functx.ops.families import Elementwise
+from functx.core.types import DType, ShapedArray, is_integer
+from functx.core.typing import Tangent, Value, Values
+from functx.ops.families import Elementwise, check_same_dtype, elementwise_shape
 from functx.ops.operands import cast_like_input, upcast_half
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.loops import while_loop
@@ -21,28 +23,79 @@ from functx.transforms.jvp import jvp
 State = tuple[Value, ...]
 
 
-class ParametricFunction(Elementwise, abstract=True):
-    """A real elementwise function whose derivatives in some operands have no closed formula.
-
-    `orders` counts the derivatives in each operand, all 0 if it is empty. A subclass defines `kernel`,
-    and `slope` for the operands in which the derivative has a formula; the derivatives in the others
-    are those of the steps of the kernel.
-    """
+class KernelFunction(Elementwise, abstract=True):
+    """An elementwise function computed by a `kernel`, which XLA compiles once for all calls."""
 
     accepts = "f"
-    orders: tuple[int, ...] = ()
 
+    @rule
     def kernel(self, *args: Value) -> Value:
-        """The function without derivatives, of arrays of one shape in single or double precision."""
+        """The function of arrays of one shape in single or double precision."""
         raise self.missing_rule_error("kernel")
 
-    def slope(self, i: int, *args: Value) -> Value | None:
-        """The derivative of the function in operand `i`; None if it has no formula."""
-        return None
+    def decompose(self, *args: Value) -> Value:
+        wide = widen(args)
+
+        def body(*args: Value) -> list[Value]:
+            return [self.kernel(*args)]
+
+        program = trace_closed(body, [aval_of(x) for x in wide], name=self.name)
+        return cast_like_input(Call(program, noinline=True)(*wide)[0], args[-1])
+
+
+class FunctionOfOrder(KernelFunction, abstract=True):
+    """A function of one or more orders, its first operands, that is differentiable in the last one.
+
+    Orders are integers, or have the dtype of the last operand.
+    """
+
+    num_orders: ClassVar[int] = 1
+
+    @rule
+    def derivative(self, out: Value, *args: Value) -> Value:
+        """The derivative in the last operand."""
+        raise self.missing_rule_error("derivative")
+
+    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
+        orders = [a for a in avals[: self.num_orders] if not is_integer(a.dtype)]
+        check_same_dtype(self, [avals[-1], *orders])
+        weak = all([aval.weak_type for aval in avals])
+        return ShapedArray(elementwise_shape(self, avals), avals[-1].dtype, weak)
 
     def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
-        like = next((x for x in args if x.shape), args[0])
-        wide = [upcast_half(broadcast_like(x, like)) for x in args]
+        if i < self.num_orders:
+            raise MissingRuleError(f"{self.name}: an order must not be differentiated")
+        return t * self.derivative(out, *[ops.convert_element_type(x, t.dtype) for x in args])
+
+    def decompose(self, *args: Value) -> Value:
+        return super().decompose(*[ops.convert_element_type(x, args[-1].dtype) for x in args])
+
+
+class ParametricFunction(KernelFunction, abstract=True):
+    """A function whose derivatives in some operands have no formula.
+
+    `orders` counts the derivatives in each operand, all 0 if it is empty. A subclass defines `value`,
+    and `slope` for the operands in which the derivative has a formula; the derivatives in the others
+    are those of the steps of `value`.
+    """
+
+    orders: tuple[int, ...] = ()
+
+    @rule
+    def value(self, *args: Value) -> Value:
+        """The function without derivatives."""
+        raise self.missing_rule_error("value")
+
+    @rule
+    def slope(self, i: int, *args: Value) -> Value | None:
+        """The derivative of `value` in operand `i`; None if it has no formula."""
+        return None
+
+    def kernel(self, *args: Value) -> Value:
+        return derivative(self.value, self.orders)(*args)
+
+    def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
+        wide = widen(args)
         if self.slope(i, *wide) is None:
             return t * self.differentiated(i)(*args)
 
@@ -53,7 +106,7 @@ class ParametricFunction(Elementwise, abstract=True):
 
         return t * cast_like_input(derivative(slope, self.orders)(*wide), t)
 
-    def differentiated(self, i: int) -> ParametricFunction:
+    def differentiated(self, i: int) -> Primitive:
         """The derivative of the function in operand `i`, a function of the same family."""
         fields = {field: getattr(self, field) for field in self.fields}
         count = max(len(self.orders), i + 1)
@@ -61,21 +114,11 @@ class ParametricFunction(Elementwise, abstract=True):
         orders[i] += 1
         return type(self)(**{**fields, "orders": tuple(orders)})
 
-    def decompose(self, *args: Value) -> Value:
-        like = next((x for x in args if x.shape), args[0])
-        wide = [upcast_half(broadcast_like(x, like)) for x in args]
 
-        def body(*args: Value) -> list[Value]:
-            return [derivative(self.kernel, self.orders)(*args)]
-
-        # XLA compiles the loops once, however often a program calls them.
-        program = trace_closed(body, [aval_of(x) for x in wide], name=self.name)
-        return cast_like_input(Call(program, noinline=True)(*wide)[0], args[0])
-
-
-def broadcast_like(x: Value, like: Value) -> Value:
-    """`x`, as an array of the shape of `like` if it is a scalar."""
-    return ops.full(like.shape, x) if x.shape != like.shape else x
+def widen(args: Values) -> list[Value]:
+    """The operands of an elementwise operation in one shape, half floats in single precision."""
+    like = next((x for x in args if x.shape), args[0])
+    return [upcast_half(ops.full(like.shape, x) if x.shape != like.shape else x) for x in args]
 
 
 def derivative(function: Callable[..., Value], orders: Sequence[int]) -> Callable[..., Value]:

@@ -55,25 +55,149 @@ def IncompleteGamma(a: Array, x: Array, is_upper: bool, orders: Sequence[int]) -
 
 
 def RandomGammaGrad(a: Array, x: Array) -> Array:
-    density = np.exp((a - 1) * np.log(x) - x - scipy.special.gammaln(a))
-    return -IncompleteGamma(a, x, False, (1,)) / density
+    return -IncompleteGamma(a, x, False, (1,)) / gamma_density(a, x)
+
+
+def lower_beta(a: Array, b: Array, x: Array) -> Array:
+    """The incomplete beta function of complex operands."""
+    gamma = scipy.special.loggamma
+    scale = np.exp(a * np.log(x) + gamma(a + b) - gamma(a) - gamma(b))
+    return scale * over_half_line(
+        lambda s: np.exp(
+            -a[..., None] * s + (b[..., None] - 1) * np.log1p(-x[..., None] * np.exp(-s))
+        )
+    )
 
 
 def IncompleteBeta(a: Array, b: Array, x: Array, is_upper: bool, orders: Sequence[int]) -> Array:
     if not any(orders):
         return (scipy.special.betaincc if is_upper else scipy.special.betainc)(a, b, x)
 
-    def lower(a: Array, b: Array, x: Array) -> Array:
-        gamma = scipy.special.loggamma
-        scale = np.exp(a * np.log(x) + gamma(a + b) - gamma(a) - gamma(b))
-        return scale * over_half_line(
-            lambda s: np.exp(
-                -a[..., None] * s + (b[..., None] - 1) * np.log1p(-x[..., None] * np.exp(-s))
-            )
-        )
-
     a, b, x = np.broadcast_arrays(a, b, x)
     inside = (x > 0) & (x < 1)
     args = [a + 0j, b + 0j, np.where(inside, x, 0.5) + 0j]
-    value = parameter_derivative(lower, orders, args).real
+    value = parameter_derivative(lower_beta, orders, args).real
     return np.where(inside, -value if is_upper else value, 0.0)
+
+
+def gamma_density(a: Array, x: Array) -> Array:
+    """The density of gamma variates."""
+    return np.exp((a - 1) * np.log(x) - x - scipy.special.gammaln(a))
+
+
+def InverseIncompleteGamma(a: Array, p: Array, is_upper: bool) -> Array:
+    return (scipy.special.gammainccinv if is_upper else scipy.special.gammaincinv)(a, p)
+
+
+def InverseIncompleteBeta(a: Array, b: Array, p: Array, is_upper: bool) -> Array:
+    return (scipy.special.betainccinv if is_upper else scipy.special.betaincinv)(a, b, p)
+
+
+def StudentCdf(df: Array, t: Array, orders: Sequence[int]) -> Array:
+    if not any(orders):
+        return scipy.special.stdtr(df, t)
+    df, t = np.broadcast_arrays(df, t)
+
+    def tail(df: Array) -> Array:
+        x = df / (df + t * t)
+        return 0.5 * lower_beta(0.5 * df, np.full_like(df, 0.5), x)
+
+    return -np.sign(t) * parameter_derivative(tail, orders[:1], [df + 0j]).real
+
+
+StudentQuantile = scipy.special.stdtrit
+
+
+def Zeta(x: Array, q: Array, orders: Sequence[int]) -> Array:
+    def value(x: Array, q: Array) -> Array:
+        count = 24
+        total = sum((q + n) ** -x for n in range(count))
+        end, rising = q + count, x
+        total = total + end ** (1 - x) / (x - 1) + 0.5 * end**-x
+        numbers = scipy.special.bernoulli(16)
+        for k in range(1, 9):
+            total = total + numbers[2 * k] / math.factorial(2 * k) * rising * end ** (1 - x - 2 * k)
+            rising = rising * (x + 2 * k - 1) * (x + 2 * k)
+        return total
+
+    x, q = np.broadcast_arrays(x, q)
+    # Inside the circle around x, away from the pole at 1.
+    return parameter_derivative(value, orders, [x + 0j, q + 0j]).real
+
+
+Expn = scipy.special.expn
+Expi = scipy.special.expi
+Wofz = scipy.special.wofz
+OwensT = scipy.special.owens_t
+Jv = scipy.special.jv
+Yv = scipy.special.yv
+Ive = scipy.special.ive
+Kve = scipy.special.kve
+
+
+def SineIntegral(x: Array) -> Array:
+    return scipy.special.sici(x)[0]
+
+
+def CosineIntegral(x: Array) -> Array:
+    return scipy.special.sici(x)[1]
+
+
+def FresnelSine(x: Array) -> Array:
+    return scipy.special.fresnel(x)[0]
+
+
+def FresnelCosine(x: Array) -> Array:
+    return scipy.special.fresnel(x)[1]
+
+
+def Erfcx(x: Array, orders: Sequence[int]) -> Array:
+    return parameter_derivative(scipy.special.erfcx, orders, [x + 0j]).real
+
+
+def Dawsn(x: Array, orders: Sequence[int]) -> Array:
+    return parameter_derivative(scipy.special.dawsn, orders, [x + 0j]).real
+
+
+def hypergeometric_series(upper: Sequence[Array], lower: Sequence[Array], x: Array) -> Array:
+    """The sum of the hypergeometric series, in the complex plane."""
+    term = total = np.ones(
+        np.broadcast_shapes(*[np.shape(v) for v in (*upper, *lower, x)]), complex
+    )
+    for k in range(400):
+        for a in upper:
+            term = term * (a + k)
+        for b in lower:
+            term = term / (b + k)
+        term = term * x / (k + 1)
+        total = total + term
+    return total
+
+
+def Hyp1F1(a: Array, b: Array, x: Array, orders: Sequence[int]) -> Array:
+    def value(a: Array, b: Array, x: Array) -> Array:
+        return hypergeometric_series([a], [b], x)
+
+    args = [v + 0j for v in np.broadcast_arrays(a, b, x)]
+    return parameter_derivative(value, orders, args).real
+
+
+def Hyp2F1(a: Array, b: Array, c: Array, x: Array, orders: Sequence[int]) -> Array:
+    def value(a: Array, b: Array, c: Array, x: Array) -> Array:
+        flipped = x.real < 0
+        z = np.where(flipped, x / (x - 1), x)
+        scale = np.where(flipped, (1 - np.where(flipped, x, 0)) ** -a, 1)
+        return scale * hypergeometric_series([a, np.where(flipped, c - b, b)], [c], z)
+
+    args = [v + 0j for v in np.broadcast_arrays(a, b, c, x)]
+    return parameter_derivative(value, orders, args).real
+
+
+def LogGammaRatio(a: Array, b: Array) -> Array:
+    return scipy.special.gammaln(a + b) - scipy.special.gammaln(b)
+
+
+def SphericalLegendre(n: Array, m: Array, theta: Array) -> Array:
+    degree, order = np.asarray(n).astype(int), np.asarray(m).astype(int)
+    value = scipy.special.sph_harm_y(degree, order, theta, 0.0).real
+    return np.where(np.abs(order) > degree, 0.0, value)
