@@ -124,11 +124,54 @@ def permute_rows(x: Value, permutation: Value) -> Value:
     return gather(x, ops.expand_dims(permutation, (permutation.ndim,)))
 
 
-class LuSolve(LinearSystem):
+class FactoredSolve(LinearSystem, abstract=True):
+    """The x with a @ x == b, by factors of `a`.
+
+    The operands are a, its factors, and b. The factors serve the computation alone: derivatives are
+    those of the solution as a function of a and b.
+    """
+
+    def for_transpose(self, factors: Sequence[Value]) -> tuple[LinearSystem, Sequence[Value]]:
+        """The operation for the transpose of a, and its factors."""
+        raise NotImplementedError
+
+    def matrix(self, a: Value) -> Value:
+        """The matrix that the solve applies the inverse of."""
+        return a
+
+    def solve_transposed(self, ct: Value, a: Value, *factors: Value) -> Value:
+        solve, of_transpose = self.for_transpose(factors)
+        x: Value = solve(a, *of_transpose, ct)
+        return x
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        *known, _ = primals
+        x, da, db = self(*primals), tangents[0], tangents[-1]
+        if da is not None:
+            # a dx = db - da x
+            term = matmul_highest(self.matrix(da), x)
+            db = ops.neg(term) if db is None else ops.sub(db, term)
+        return x, None if db is None else self(*known, db)
+
+    def vjp(
+        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
+    ) -> Cotangents:
+        *known, _ = args
+        b_ct = self.solve_transposed(ct, *known)
+        a_ct = (
+            self.matrix(ops.neg(matmul_highest(b_ct, matrix_transpose(out)))) if active[0] else None
+        )
+        return [a_ct, *[None] * (len(known) - 1), b_ct]
+
+    def transpose(self, ct: Value, *args: Value) -> Cotangents:
+        *known, _ = args
+        return [*[None] * len(known), self.solve_transposed(ct, *known)]
+
+
+class LuSolve(FactoredSolve):
     """The x with a @ x == b, by the LU factors of `a`; with `transposed`, `a` is transposed.
 
-    The operands are a, its factors and its permutation, and b. The factors serve the computation
-    alone: derivatives are those of the solution as a function of a and b.
+    The operands are a, its factors, its permutation, and b.
     """
 
     transposed: bool = False
@@ -160,27 +203,11 @@ class LuSolve(LinearSystem):
         check_right_hand_side(self, a, b)
         return b
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        a, lu, permutation, b = primals
-        da, _, _, db = tangents
-        x = self(*primals)
-        if da is not None:
-            # a dx = db - da x
-            term = matmul_highest(matrix_transpose(da) if self.transposed else da, x)
-            db = ops.neg(term) if db is None else ops.sub(db, term)
-        return x, None if db is None else self(a, lu, permutation, db)
+    def for_transpose(self, factors: Sequence[Value]) -> tuple[LinearSystem, Sequence[Value]]:
+        return LuSolve(not self.transposed), factors
 
-    def vjp(
-        self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
-    ) -> Cotangents:
-        b_ct = LuSolve(not self.transposed)(*args[:3], ct)
-        if not active[0]:
-            return None, None, None, b_ct
-        term = ops.neg(matmul_highest(b_ct, matrix_transpose(out)))
-        return matrix_transpose(term) if self.transposed else term, None, None, b_ct
-
-    def transpose(self, ct: Value, *args: Value) -> Cotangents:
-        return None, None, None, LuSolve(not self.transposed)(*args[:3], ct)
+    def matrix(self, a: Value) -> Value:
+        return matrix_transpose(a) if self.transposed else a
 
     def numpy(
         self, a: NumPyArray, lu: NumPyArray, permutation: NumPyArray, b: NumPyArray
@@ -192,6 +219,45 @@ class LuSolve(LinearSystem):
     ) -> IRValue:
         solve = _solve_transposed_by_factors if self.transposed else _solve_by_factors
         return ctx.via_jax(solve, a, lu, permutation, b)
+
+
+class CholeskySolve(FactoredSolve):
+    """The x with a @ x == b, by the Cholesky factor of the Hermitian `a`; with `conjugated`, of its conjugate.
+
+    The operands are a, its lower triangular factor, and b.
+    """
+
+    conjugated: bool = False
+    linear: ClassVar[tuple[int, ...]] = (2,)
+    samples = (
+        sample(
+            f32[2, 2],
+            f32[2, 2],
+            f32[2, 1],
+            values={0: [[4.0, 2.0], [2.0, 2.0]], 1: [[2.0, 0.0], [1.0, 1.0]]},
+        ),
+    )
+
+    def abstract_eval(self, a: ShapedArray, factor: ShapedArray, b: ShapedArray) -> ShapedArray:
+        self.check(a, factor, b)
+        check_right_hand_side(self, a, factor)
+        check_right_hand_side(self, a, b)
+        return b
+
+    def for_transpose(self, factors: Sequence[Value]) -> tuple[LinearSystem, Sequence[Value]]:
+        return CholeskySolve(not self.conjugated and is_complex(factors[0].dtype)), factors
+
+    def matrix(self, a: Value) -> Value:
+        return matrix_transpose(a) if self.conjugated else a
+
+    def numpy(self, a: NumPyArray, factor: NumPyArray, b: NumPyArray) -> ArrayLike:
+        return np.linalg.solve(np.swapaxes(a, -1, -2) if self.conjugated else a, b)
+
+    def decompose(self, a: Value, factor: Value, b: Value) -> Value:
+        factor = conj_if_complex(factor) if self.conjugated else factor
+        first = ops.TriangularSolve()(factor, b)
+        second = ops.TriangularSolve(transposed=True, conjugated=is_complex(factor.dtype))
+        return second(factor, first)
 
 
 def _solve_by_factors(a: Value, lu: Value, permutation: Value, b: Value) -> Value:

@@ -303,3 +303,10 @@ def Hessenberg(x: Array) -> tuple[Array, Array]:
 
 def Tridiagonal(x: Array) -> tuple[Array, Array]:
     return _by_lapack("hetrd" if x.dtype.kind == "c" else "sytrd", x)
+
+
+def SolveSylvester(a: Array, b: Array, c: Array, tol: float) -> Array:
+    batch = c.shape[:-2]
+    flat = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, c)]
+    found = [scipy.linalg.solve_sylvester(*each) for each in zip(*flat, strict=True)]
+    return np.stack(found).reshape(*batch, *c.shape[-2:])

@@ -1,0 +1,527 @@
+"""Functions of square matrices, and their derivatives, which are blocks of the function of a larger one.
+
+The derivative of f at a along e is the upper right block of f([[a, e], [0, a]]): Najfeld and Havel
+(1995), "Derivatives of the matrix exponential and their computation"; Mathias (1996), "A chain rule
+for matrix functions and applications". It exists wherever the larger function does, also where
+eigenvalues are equal and where there are not enough eigenvectors, and so do derivatives of any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import factorial, nan
+from typing import Any
+
+import numpy as np
+
+from functx import ops
+from functx.core.errors import DTypeError
+from functx.core.primitive import Primitive
+from functx.core.program import Program
+from functx.core.rewriting import cached_rewrite
+from functx.core.samples import Rounding, c64, c128, f32, f64, sample
+from functx.core.tracer import aval_of
+from functx.core.tracing import trace
+from functx.core.types import ShapedArray, is_complex
+from functx.core.typing import Cotangents, Tangent, Value, Values
+from functx.lax.schur import (
+    Schur,
+    SolveSylvester,
+    fill_columns,
+    row_numbers,
+    shift_diagonal,
+    solve_in_rows,
+    take_column,
+    take_row,
+)
+from functx.ops.linear_algebra import MatrixFunction
+from functx.ops.linear_systems import solve
+from functx.ops.operands import literal
+from functx.transforms.control.loops import fori_loop, while_loop
+from functx.transforms.spectral_functions import elementwise_derivative, inline_single_output
+from functx.transforms.vmap import Batch
+
+_MATRIX = np.array([[1.0, 0.5], [-0.5, 2.0]])
+_JORDAN_BLOCK = np.array([[2.0, 1.0], [0.0, 2.0]])
+
+
+class AnalyticFunction(MatrixFunction, abstract=True):
+    """A function f of square matrices with f(s a s^-1) = s f(a) s^-1; the result has their type.
+
+    The operands after the first are parameters of f, one for each matrix.
+    """
+
+    rounding = Rounding(is_normwise=True)
+
+    def abstract_eval(self, a: ShapedArray) -> ShapedArray:
+        self.check(a)
+        return a
+
+    def for_derivative(self) -> AnalyticFunction:
+        """The function to evaluate for the derivative, of matrices that are twice as large."""
+        return self
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        (a,), (da,) = primals, tangents
+        return self(a), FrechetDerivative(self.for_derivative())(a, da)
+
+
+class FrechetDerivative(MatrixFunction):
+    """The derivative of the analytic function `function` at a along e; the operands are a, e, parameters."""
+
+    function: Primitive
+    rounding = Rounding(is_normwise=True)
+
+    def abstract_eval(self, a: ShapedArray, e: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        self.check(a, e)
+        ops.check_right_hand_side(self, a, e)
+        return self.function.abstract_eval(a, *others)  # type: ignore[return-value]
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        (a, e, *others), (da, de, *dothers) = primals, tangents
+        terms = [] if de is None else [self(a, de, *others)]
+        if da is not None:
+            wide = self(upper_block_matrix(a, e), upper_block_matrix(da), *others)
+            terms.append(upper_right_block(wide))
+        for k, t in enumerate(dothers):
+            if t is not None:
+                slope = self.function.slope(k)  # type: ignore[attr-defined]
+                terms.append(scale_matrices(FrechetDerivative(slope)(a, e, *others), t))
+        total = terms[0]
+        for term in terms[1:]:
+            total = ops.add(total, term)
+        return self(*primals), total
+
+    def transpose(self, ct: Value, a: Value, e: Value, *others: Value) -> Cotangents:
+        # tr(ct^T f'(a)[e]) = tr(f'(a^T)[ct]^T e)
+        return [None, self(ops.matrix_transpose(a), ct, *others), *[None] * len(others)]
+
+    def decompose(self, a: Value, e: Value, *others: Value) -> Value:
+        return upper_right_block(self.function(upper_block_matrix(a, e), *others))
+
+
+def upper_block_matrix(a: Value, e: Value | None = None) -> Value:
+    """The matrices [[a, e], [0, a]]; 0 stands for `e` if it is None."""
+    n, zero = a.ndim, ops.zeros_like(aval_of(a))
+    above = ops.concatenate([a, zero if e is None else e], n - 1)
+    return ops.concatenate([above, ops.concatenate([zero, a], n - 1)], n - 2)
+
+
+def upper_right_block(x: Value) -> Value:
+    """The upper right one of four blocks of matrices."""
+    k = x.shape[-1] // 2
+    rows = ops.slice_in_dim(x, 0, k, axis=x.ndim - 2)
+    return ops.slice_in_dim(rows, k, None, axis=x.ndim - 1)
+
+
+def scale_matrices(x: Value, scale: Value) -> Value:
+    """The matrices `x`, each times an element of `scale`."""
+    return ops.mul(x, ops.broadcast_in_dim(scale, x.shape, tuple(range(x.ndim - 2))))
+
+
+PADE_ORDERS = {"float64": (13, 5.371920351148152), "float32": (7, 3.925724783138660)}
+"""The order of the approximant, and the largest norm for it, by the real dtype."""
+
+
+class Expm(AnalyticFunction):
+    """The exponential of matrices, by scaling and squaring; nan if it needs more squarings.
+
+    Higham (2005), "The scaling and squaring method for the matrix exponential revisited". With
+    `upper_triangular`, the matrices must be so.
+    """
+
+    upper_triangular: bool = False
+    max_squarings: int = 16
+    samples = (
+        sample(f32[2, 2], values={0: _MATRIX}, dtypes=("f64", "f32")),
+        sample(f32[2, 2], values={0: 9 * _JORDAN_BLOCK - 20}, dtypes=("f64",)),
+    )
+
+    def for_derivative(self) -> AnalyticFunction:
+        return Expm(False, self.max_squarings)
+
+    def decompose(self, a: Value) -> Value:
+        size = ops.abs(a)
+        real = size.dtype
+        order, largest = PADE_ORDERS[str(real)]
+        last = a.ndim - 1
+        if not a.shape[-1]:
+            return a
+        norm = ops.reduce_max(ops.reduce_sum(size, (last - 1,)), (last - 1,))
+        ratio = ops.log2(ops.div(norm, largest)) if hasattr(ops, "log2") else ops.mul(
+            ops.log(ops.div(norm, largest)), float(1 / np.log(2))
+        )
+        count = ops.max(ops.ceil(ratio), literal(0, real))
+        fails = ops.bitwise_not(ops.le(ops.floor(ratio), float(self.max_squarings)))
+        count = ops.select(fails, literal(0, real), count)
+        scaled = scale_matrices(a, ops.cast_like(ops.exp2(ops.neg(count)), a))
+        p, q = pade_approximant(scaled, order)
+        out = ops.TriangularSolve(lower_triangle=False)(q, p) if self.upper_triangular else solve(q, p)
+
+        def is_unfinished(carry: tuple[Any, Any]) -> Value:
+            k, _ = carry
+            return ops.lt(k, ops.reduce_max(count, tuple(range(count.ndim))))
+
+        def square(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            k, x = carry
+            left = ops.broadcast_in_dim(ops.lt(k, count), x.shape, tuple(range(count.ndim)))
+            return ops.add(k, 1.0), ops.select(left, ops.matmul_highest(x, x), x)
+
+        _, out = while_loop(is_unfinished, square, (ops.zeros_like(aval_of(norm).update(shape=())), out))
+        fails = ops.broadcast_in_dim(fails, out.shape, tuple(range(count.ndim)))
+        return ops.select(fails, literal(nan, out.dtype), out)
+
+
+def pade_approximant(a: Value, order: int) -> tuple[Value, Value]:
+    """The numerator and the denominator of the diagonal approximant of odd `order` of the exponential."""
+    weights = [
+        factorial(2 * order - k) * factorial(order) / (factorial(2 * order) * factorial(k) * factorial(order - k))
+        for k in range(order + 1)
+    ]
+    powers, square = [None, ops.matmul_highest(a, a)], ops.matmul_highest(a, a)
+    for _ in range(2, min(order // 2, 3) + 1):
+        powers.append(ops.matmul_highest(powers[-1], square))
+    even, odd = [polynomial_of_square(powers, weights[parity::2], a) for parity in (0, 1)]
+    odd = ops.matmul_highest(a, odd)
+    return ops.add(even, odd), ops.sub(even, odd)
+
+
+def polynomial_of_square(powers: Sequence[Any], weights: Sequence[float], like: Value) -> Value:
+    """The polynomial with `weights`, lowest first, in the matrix of which `powers` are powers."""
+    width = len(powers) - 1
+    total: Any = None
+    blocks = [weights[:1], *[weights[k : k + width] for k in range(1, len(weights), width)]]
+    for block in reversed(blocks[1:]):
+        terms = [ops.mul(power, float(w)) for power, w in zip(powers[1:], block, strict=False)]
+        part = terms[0]
+        for term in terms[1:]:
+            part = ops.add(part, term)
+        total = part if total is None else ops.add(part, ops.matmul_highest(powers[-1], total))
+    constant = literal(weights[0], like.dtype)
+    on = ops.position_mask(like.shape, ops.eq)
+    unit = ops.select(on, constant, ops.zeros_like(aval_of(like)))
+    return unit if total is None else ops.add(unit, total)
+
+
+class Sqrtm(AnalyticFunction):
+    """The principal square root of complex matrices, by their Schur form.
+
+    Björck and Hammarling (1983), "A Schur method for the square root of a matrix".
+    """
+
+    samples = (sample(c64[2, 2], values={0: _MATRIX}, dtypes=("c128", "c64")),)
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        # x dx + dx x = da
+        out = self(*primals)
+        return out, SolveSylvester()(out, out, tangents[0])
+
+    def decompose(self, a: Value) -> Value:
+        t, z = Schur()(a)
+        root = sqrt_of_triangular(t)
+        return ops.matmul_highest(z, ops.matmul_highest(root, ops.adjoint(z)))
+
+
+def sqrt_of_triangular(t: Value) -> Value:
+    """The principal square root of upper triangular matrices, column by column.
+
+    It is nan where a column would have to be divided by 0 though it is not 0.
+    """
+    roots = ops.sqrt(ops.extract_diagonal(t))
+
+    def column(j: Value, so_far: Value) -> Value:
+        t_j = take_column(t, j)
+        on, above = [relation(row_numbers(t_j), j) for relation in (ops.eq, ops.lt)]
+        root = ops.sqrt(take_row(t_j, j))
+        shifted = shift_diagonal(so_far, root)
+        divisors = ops.extract_diagonal(shifted)
+        is_zero = ops.eq(divisors, literal(0, t.dtype))
+        shifted = ops.select(
+            ops.bitwise_and(ops.position_mask(t.shape, ops.eq), ops.broadcast_rows(is_zero, t.shape)),
+            literal(1, t.dtype),
+            shifted,
+        )
+        found = solve_in_rows(shifted, t_j, above)
+        found = ops.UndefinedDerivative()(ops.expand_dims(is_zero, (is_zero.ndim,)), found)
+        wide = ops.broadcast_in_dim(root, found.shape, tuple(range(found.ndim)))
+        return ops.select(on, wide, found)
+
+    del roots
+    return fill_columns(column, ops.zeros_like(aval_of(t)))
+
+
+LOGM_NODES = 16
+LOGM_RADIUS = 0.25
+
+
+class Logm(AnalyticFunction):
+    """The principal logarithm of complex matrices, by square roots of their Schur form.
+
+    Al-Mohy and Higham (2012), "Improved inverse scaling and squaring algorithms for the matrix
+    logarithm"; the approximant is Gauss-Legendre quadrature of the integral of x (1 + s x)^-1.
+    """
+
+    samples = (sample(c64[2, 2], values={0: _MATRIX}, dtypes=("c128", "c64")),)
+
+    def decompose(self, a: Value) -> Value:
+        t, z = Schur()(a)
+        on, last = ops.position_mask(t.shape, ops.eq), t.ndim - 1
+        unit = ops.select(on, literal(1, t.dtype), ops.zeros_like(aval_of(t)))
+
+        def norm(x: Value) -> Value:
+            return ops.reduce_max(ops.reduce_sum(ops.abs(ops.sub(x, unit)), (last - 1,)), (last - 1,))
+
+        def is_far(carry: tuple[Any, Any, Any]) -> Value:
+            k, x, _ = carry
+            far = ops.gt(norm(x), LOGM_RADIUS)
+            far = ops.reduce_or(far, tuple(range(far.ndim)))
+            return ops.bitwise_and(ops.lt(k, 60), far)
+
+        def root(carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            k, x, counts = carry
+            far = ops.gt(norm(x), LOGM_RADIUS)
+            wide = ops.broadcast_in_dim(far, x.shape, tuple(range(far.ndim)))
+            counts = ops.select(far, ops.add(counts, 1.0), counts)
+            return ops.add(k, 1), ops.select(wide, sqrt_of_triangular(x), x), counts
+
+        counts = ops.zeros_like(aval_of(ops.real(t)).update(shape=t.shape[:-2]))
+        _, root_of_t, counts = while_loop(is_far, root, (0, t, counts))
+        x = ops.sub(root_of_t, unit)
+        nodes, weights = np.polynomial.legendre.leggauss(LOGM_NODES)
+        total: Any = ops.zeros_like(aval_of(t))
+        solve_triangular = ops.TriangularSolve(lower_triangle=False)
+        for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+            matrix = ops.add(unit, ops.mul(x, float(node)))
+            total = ops.add(total, ops.mul(solve_triangular(matrix, x), float(weight)))
+        scale = ops.cast_like(ops.exp2(counts), total)
+        total = scale_matrices(total, scale)
+        exact = ops.construct_diagonal(ops.log(ops.extract_diagonal(t)))
+        total = ops.select(on, exact, total)
+        return ops.matmul_highest(z, ops.matmul_highest(total, ops.adjoint(z)))
+
+
+TAYLOR_ORDER = 5
+"""The number of derivatives of a function that are used for close eigenvalues."""
+
+
+def _example(parameters: int = 0) -> Program:
+    def body(w: Value, *scale: Value) -> list[Value]:
+        return [ops.sin(ops.mul(w, *scale) if scale else w)]
+
+    return trace(body, [c128[()], c128[()]][: 1 + parameters], name="example")[0]
+
+
+class Funm(AnalyticFunction):
+    """The function of complex matrices that `program` computes for a number, and for parameters of it.
+
+    The eigenvalues in the Schur form are ordered in clusters of close ones; the blocks of the clusters
+    are Taylor polynomials, and the other elements follow from f(t) t = t f(t): Davies and Higham (2003),
+    "A Schur-Parlett algorithm for computing matrix functions". The result is nan where the polynomial
+    of a cluster is not accurate: one with more than six eigenvalues of one Jordan block.
+    """
+
+    program: Program
+    samples = (
+        sample(c128[2, 2], program=_example(), values={0: _MATRIX}, dtypes=("c128",)),
+        sample(
+            c128[2, 2], c128[()], program=_example(1), values={0: _JORDAN_BLOCK}, dtypes=("c128",)
+        ),
+    )
+
+    def abstract_eval(self, a: ShapedArray, *parameters: ShapedArray) -> ShapedArray:
+        self.check(a)
+        expected = self.program.in_avals
+        if not is_complex(a.dtype) or any(x.dtype != a.dtype for x in expected[:1]):
+            raise DTypeError(
+                f"{self.name}: the matrices must have the complex dtype of the function, "
+                f"{expected[0].dtype}; got {a!r}"
+            )
+        return a
+
+    def slope(self, place: int) -> Funm:
+        """The function whose values are the derivatives in parameter `place`."""
+        return Funm(elementwise_derivative(self.program, place + 1))
+
+    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        (a, *others), (da, *dothers) = primals, tangents
+        terms = [] if da is None else [FrechetDerivative(self)(a, da, *others)]
+        for k, t in enumerate(dothers):
+            if t is not None:
+                terms.append(scale_matrices(self.slope(k)(a, *others), ops.cast_like(t, a)))
+        total = terms[0]
+        for term in terms[1:]:
+            total = ops.add(total, term)
+        return self(*primals), total
+
+    def evaluate(self, program: Program, w: Value, parameters: Values) -> Value:
+        """The values of `program` at the elements of `w`."""
+        wide = [ops.broadcast_in_dim(p, w.shape, tuple(range(p.ndim))) for p in parameters]
+        for size in reversed(w.shape):
+            program = cached_rewrite(Batch(size, (0,) * (1 + len(wide)), (0,)), program)
+        return inline_single_output(program, [w, *wide])
+
+    def decompose(self, a: Value, *parameters: Value) -> Value:
+        if not a.shape[-1]:
+            return a
+        t, z = Schur()(a)
+        clusters = cluster_numbers(t)
+        t, z, clusters = order_clusters(t, z, clusters)
+        same = ops.eq(
+            ops.broadcast_rows(clusters, t.shape), ops.broadcast_columns(clusters, t.shape)
+        )
+        w = ops.extract_diagonal(t)
+        centers = cluster_means(w, same)
+        programs = [self.program]
+        for _ in range(TAYLOR_ORDER):
+            programs.append(elementwise_derivative(programs[-1]))
+        values = [self.evaluate(p, centers, parameters) for p in programs]
+        values[0] = ops.select(is_alone(same), self.evaluate(self.program, w, parameters), values[0])
+        blocks = taylor_blocks(t, same, centers, values)
+        found = fill_between_clusters(t, same, blocks)
+        return ops.matmul_highest(z, ops.matmul_highest(found, ops.adjoint(z)))
+
+
+def cluster_numbers(t: Value) -> Value:
+    """The least index of an eigenvalue, on the diagonal of `t`, that chains of close ones lead to."""
+    w, last = ops.extract_diagonal(t), t.ndim - 1
+    eps = float(np.finfo(t.dtype).eps)
+    scale = ops.mul(ops.reduce_max(ops.abs(t), (last - 1, last)), eps ** (1 / (TAYLOR_ORDER - 1)))
+    gaps = ops.abs(ops.sub(ops.broadcast_rows(w, t.shape), ops.broadcast_columns(w, t.shape)))
+    close = ops.le(gaps, ops.broadcast_in_dim(scale, t.shape, tuple(range(last - 1))))
+    linked = ops.convert_element_type(close, scale.dtype)
+    for _ in range(max(t.shape[-1] - 1, 1).bit_length()):
+        linked = ops.min(ops.matmul_highest(linked, linked), literal(1, scale.dtype))
+    columns = ops.broadcasted_iota(np.int32, t.shape, last)
+    far = literal(t.shape[-1], np.dtype("int32"))
+    return ops.reduce_min(ops.select(ops.gt(linked, 0.5), columns, far), (last,))
+
+
+def order_clusters(t: Value, z: Value, clusters: Value) -> tuple[Value, Value, Value]:
+    """The Schur form with the eigenvalues in the order of their clusters.
+
+    Neighbours that stand in the wrong order are exchanged by rotations, alternately those at even and
+    at odd places.
+    """
+    last, n = clusters.ndim - 1, clusters.shape[-1]
+    places = ops.broadcasted_iota(np.int32, clusters.shape, last)
+    shift = [(0, 0, 0)] * last
+
+    def next_one(x: Value) -> Value:
+        return ops.pad(x, literal(0, x.dtype), [*shift, (-1, 1, 0)])
+
+    def previous_one(x: Value) -> Value:
+        return ops.pad(x, literal(0, x.dtype), [*shift, (1, -1, 0)])
+
+    def wrong(clusters: Value) -> Value:
+        is_wrong = ops.gt(clusters, next_one(clusters))
+        return ops.bitwise_and(is_wrong, ops.lt(places, n - 1))
+
+    def unfinished(carry: tuple[Any, ...]) -> Value:
+        return ops.reduce_or(wrong(carry[3]), tuple(range(last + 1)))
+
+    def exchange(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        k, t, z, clusters = carry
+        parity = ops.eq(ops.rem(ops.add(places, k), literal(2, np.dtype("int32"))), 0)
+        first = ops.bitwise_and(wrong(clusters), parity)
+        w = ops.extract_diagonal(t)
+        upper = ops.squeeze(
+            ops.reduce_sum(
+                ops.select(
+                    ops.eq(
+                        ops.add(row_numbers(t), 1), ops.broadcasted_iota(np.int32, t.shape, t.ndim - 1)
+                    ),
+                    t,
+                    literal(0, t.dtype),
+                ),
+                (t.ndim - 1,),
+            ),
+            (),
+        )
+        x, y = upper, ops.sub(next_one(w), w)
+        length = ops.sqrt(ops.add(ops.square(ops.abs(x)), ops.square(ops.abs(y))))
+        length = ops.cast_like(ops.select(first, length, ops.constant_like(length, 1)), t)
+        one, zero = literal(1, t.dtype), literal(0, t.dtype)
+        c, s = [ops.select(first, ops.div(v, length), v0) for v, v0 in ((x, one), (y, zero))]
+        second = previous_one(first)
+        diagonal = ops.select(second, previous_one(ops.conj(c)), c)
+        turn = ops.construct_diagonal(diagonal)
+        rows, columns = row_numbers(t), ops.broadcasted_iota(np.int32, t.shape, t.ndim - 1)
+        above = ops.broadcast_rows(ops.neg(ops.conj(s)), t.shape)
+        below = ops.broadcast_columns(s, t.shape)
+        turn = ops.select(ops.eq(columns, ops.add(rows, 1)), above, turn)
+        turn = ops.select(ops.eq(rows, ops.add(columns, 1)), below, turn)
+        t = ops.matmul_highest(ops.adjoint(turn), ops.matmul_highest(t, turn))
+        t = ops.select(ops.position_mask(t.shape, ops.le), t, zero)
+        z = ops.matmul_highest(z, turn)
+        clusters = ops.select(
+            first, next_one(clusters), ops.select(second, previous_one(clusters), clusters)
+        )
+        return ops.add(k, 1), t, z, clusters
+
+    _, t, z, clusters = while_loop(unfinished, exchange, (np.int32(0), t, z, clusters))
+    return t, z, clusters
+
+
+def cluster_means(w: Value, same: Value) -> Value:
+    """The mean of the eigenvalues in the cluster of each; `same` marks pairs in one cluster."""
+    members = ops.cast_like(ops.convert_element_type(same, ops.real(w).dtype), w)
+    last = same.ndim - 1
+    sums = ops.reduce_sum(ops.mul(members, ops.broadcast_columns(w, same.shape)), (last,))
+    return ops.div(sums, ops.reduce_sum(members, (last,)))
+
+
+def is_alone(same: Value) -> Value:
+    """Whether the cluster of each eigenvalue holds no other."""
+    last = same.ndim - 1
+    return ops.eq(ops.reduce_sum(ops.convert_element_type(same, np.int32), (last,)), 1)
+
+
+def taylor_blocks(t: Value, same: Value, centers: Value, values: Values) -> Value:
+    """The function of the blocks of `t` in one cluster, by its derivatives at `centers`; 0 elsewhere."""
+    zero, last = literal(0, t.dtype), t.ndim - 1
+    offsets = ops.select(same, ops.sub(t, ops.construct_diagonal(centers)), zero)
+    alone = ops.bitwise_and(
+        ops.position_mask(t.shape, ops.eq), ops.broadcast_rows(is_alone(same), t.shape)
+    )
+    offsets = ops.select(alone, zero, offsets)
+    total, power = ops.construct_diagonal(values[0]), offsets
+    for k, value in enumerate(values[1:], 1):
+        weights = ops.broadcast_rows(ops.mul(value, 1 / factorial(k)), t.shape)
+        # A derivative that no element needs may be infinite.
+        used = ops.ne(power, zero)
+        total = ops.add(total, ops.select(used, ops.mul(weights, power), zero))
+        power = ops.matmul_highest(power, offsets)
+    size = ops.max(ops.reduce_max(ops.abs(offsets), (last - 1, last)), 1.0)
+    rest = ops.reduce_max(ops.abs(power), (last - 1, last))
+    eps = float(np.finfo(t.dtype).eps)
+    bound = ops.mul(ops.integer_pow(size, len(values)), 1e3 * eps)
+    fails = ops.bitwise_not(ops.le(rest, bound))
+    fails = ops.broadcast_in_dim(fails, t.shape, tuple(range(last - 1)))
+    return ops.select(fails, literal(nan, t.dtype), total)
+
+
+def fill_between_clusters(t: Value, same: Value, blocks: Value) -> Value:
+    """The function of `t`, given its blocks in one cluster, from f(t) t = t f(t), column by column."""
+    zero = literal(0, t.dtype)
+
+    def column(j: Value, found: Value) -> Value:
+        t_j, known, inside = [take_column(x, j) for x in (t, blocks, same)]
+        rows = row_numbers(t_j)
+        before = ops.select(ops.lt(rows, j), t_j, zero)
+        right = ops.sub(ops.matmul_highest(found, before), ops.matmul_highest(t, known))
+        shifted = shift_diagonal(t, ops.neg(take_row(t_j, j)))
+        others = ops.bitwise_and(ops.lt(rows, j), ops.bitwise_not(inside))
+        return ops.select(inside, known, solve_in_rows(shifted, right, others))
+
+    return fill_columns(column, ops.zeros_like(aval_of(t)))
+
+
+FrechetDerivative.samples = (
+    sample(
+        f64[2, 2],
+        f64[2, 2],
+        function=Expm(),
+        values={0: _JORDAN_BLOCK},
+        dtypes=("f64",),
+    ),
+)
