@@ -118,7 +118,13 @@ class _Registry(dict[str, "type[Primitive]"]):
 
     unloaded: ClassVar[list[str]] = [
         *("functx.testing", "functx.random", "functx.nn", "functx.transforms.spectral_functions"),
-        *("functx.scipy.stats", "functx.scipy.special", "functx.lax", "functx.lax.schur"),
+        *(
+            "functx.scipy.stats",
+            "functx.scipy.special",
+            "functx.scipy.linalg",
+            "functx.lax",
+            "functx.lax.schur",
+        ),
         *("functx.custom_derivatives", "functx.api"),
     ]
     """The modules that define primitives and may not have been imported; the last is imported first."""

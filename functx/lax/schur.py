@@ -120,7 +120,9 @@ def row_numbers(x: Value) -> Value:
 
 def shift_diagonal(x: Value, shift: Value) -> Value:
     """`x` plus `shift`, matrices of one element, on the diagonal."""
-    wide = ops.broadcast_in_dim(ops.squeeze(shift, (x.ndim - 2, x.ndim - 1)), x.shape, tuple(range(x.ndim - 2)))
+    wide = ops.broadcast_in_dim(
+        ops.squeeze(shift, (x.ndim - 2, x.ndim - 1)), x.shape, tuple(range(x.ndim - 2))
+    )
     return ops.select(ops.position_mask(x.shape, ops.eq), ops.add(x, wide), x)
 
 

@@ -6,9 +6,9 @@ from functx.core.missing_names import load_on_first_use as _load_on_first_use
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 
 if _TYPE_CHECKING:
-    from functx.scipy import special, stats
+    from functx.scipy import linalg, special, stats
 
-__all__ = ["special", "stats"]
+__all__ = ["linalg", "special", "stats"]
 
 _suggest_alternatives("jax.scipy", __name__)
 _load_on_first_use(__name__, modules=__all__, names={}, others="functx.scipy.special")

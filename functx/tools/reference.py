@@ -41,6 +41,7 @@ NAMESPACES = (
     "random",
     "random.generator",
     "image",
+    "scipy.linalg",
     "scipy.special",
     "tree",
     "tree_util",

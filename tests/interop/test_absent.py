@@ -3,7 +3,6 @@
 from importlib import import_module
 
 import jax
-import jax.scipy.linalg
 import numpy as np
 import pytest
 
@@ -38,15 +37,7 @@ def hint(path):
     return str(error.value).split("; ", 1)[1]
 
 
-ROWS = np.arange(6, dtype="float32").reshape(2, 3)
-
-
 CURES = {
-    "functx.scipy.linalg": (
-        "import jax.scipy.linalg",
-        lambda: functx.vmap(jax.scipy.linalg.expm)(np.zeros((2, 3, 3), "f")),
-        np.stack([np.eye(3)] * 2),
-    ),
     "functx.tree_map": ("functx.tree.map", lambda: functx.tree.map(lambda x: x + 1, [1])[0], 2),
 }
 

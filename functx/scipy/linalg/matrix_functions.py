@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from functx import numpy as fnp
-from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace
-from functx.core.types import ShapedArray, complex_dtype, is_complex
+from functx.core.types import ShapedArray, complex_dtype
 from functx.core.typing import ArrayOrList, Value
 from functx.lax.schur import SolveSylvester
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
-from functx.ops.operands import literal
 from functx.scipy.linalg.analytic_functions import Expm, FrechetDerivative, Funm, Logm, Sqrtm
 from functx.scipy.linalg.decompositions import square_matrices
 
@@ -103,7 +101,7 @@ def funm(
     traced scalars. With `disp=False` the result comes with an estimate of its relative error. Where
     eigenvalues are close, derivatives of `func` are used, so results and their derivatives are right
     there too, also for matrices without enough eigenvectors. They are nan if one cluster of close
-    eigenvalues needs more than five derivatives.
+    eigenvalues needs more than seven derivatives.
 
     >>> from functx import numpy as np
     >>> from functx.scipy import linalg
@@ -134,7 +132,9 @@ def funm(
     t = fnp.abs(a)
     eps = float(np.finfo(dtype).eps)
     size = fnp.max(fnp.sum(t, axis=-2), axis=-1)
-    error = fnp.where(fnp.isfinite(fnp.sum(fnp.abs(out), axis=(-2, -1))), eps * fnp.maximum(1, size), inf)
+    error = fnp.where(
+        fnp.isfinite(fnp.sum(fnp.abs(out), axis=(-2, -1))), eps * fnp.maximum(1, size), inf
+    )
     return out, error
 
 

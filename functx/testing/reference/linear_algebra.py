@@ -12,7 +12,13 @@ from functx.core.program import Program
 from functx.core.typing import Function
 from functx.nn import attention
 from functx.ops import convolution
-from functx.testing.reference.interpreter import Array, Run, runs_subprograms, takes_primitive
+from functx.testing.reference.interpreter import (
+    Array,
+    Run,
+    numpy_definition,
+    runs_subprograms,
+    takes_primitive,
+)
 from functx.transforms.spectral_functions import elementwise_derivative
 
 # ruff: noqa: N802 - a definition has the name of the primitive class
@@ -310,3 +316,42 @@ def SolveSylvester(a: Array, b: Array, c: Array, tol: float) -> Array:
     flat = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, c)]
     found = [scipy.linalg.solve_sylvester(*each) for each in zip(*flat, strict=True)]
     return np.stack(found).reshape(*batch, *c.shape[-2:])
+
+
+def Expm(a: Array, upper_triangular: bool, max_squarings: int) -> Array:
+    return scipy.linalg.expm(a)
+
+
+def _of_each(function: Function, a: Array) -> Array:
+    found = [function(x) for x in a.reshape(-1, *a.shape[-2:])]
+    return np.stack(found).reshape(a.shape).astype(a.dtype)
+
+
+def Sqrtm(a: Array) -> Array:
+    return _of_each(scipy.linalg.sqrtm, a)
+
+
+def Logm(a: Array) -> Array:
+    return _of_each(scipy.linalg.logm, a)
+
+
+@runs_subprograms
+def Funm(run: Run, a: Array, *parameters: Array, program: Program) -> Array:
+    # Cauchy's integral along a circle around the eigenvalues, for functions without singularities.
+    n, nodes = a.shape[-1], np.exp(2j * np.pi * np.arange(64) / 64)
+    center = np.trace(a, axis1=-2, axis2=-1)[..., None] / n
+    radius = 1 + 1.5 * np.abs(np.linalg.eigvals(a) - center).max(-1, keepdims=True)
+    z = center + radius * nodes
+    values = run(program, [z, *[p[..., None] for p in parameters]])[0]
+    resolvents = np.linalg.inv(z[..., None, None] * np.eye(n) - a[..., None, :, :])
+    return np.einsum("...k,...kij->...ij", values * radius * nodes / len(nodes), resolvents)
+
+
+@runs_subprograms
+def FrechetDerivative(
+    run: Run, a: Array, e: Array, *others: Array, function: ops.MatrixFunction
+) -> Array:
+    n, define = a.shape[-1], numpy_definition(function, run)
+    assert define is not None
+    block = np.block([[a, e], [np.zeros_like(a), a]])
+    return define(block, *others)[..., :n, n:]
