@@ -21,6 +21,7 @@ from functx.core.typing import IRValue, Value
 from functx.ops.linear_algebra import MatrixFunction
 from functx.ops.operands import literal
 from functx.transforms.control.loops import fori_loop
+from functx.transforms.decompose import builtin_decomposition
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -37,6 +38,8 @@ class HouseholderReduction(MatrixFunction, abstract=True):
 
     offset: ClassVar[int]
     two_sided: ClassVar[bool]
+    lapack_platforms: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    """The platforms where a library reduces; on others the decomposition runs."""
     multiple_results = True
     rounding = Rounding(is_normwise=True)
 
@@ -80,6 +83,15 @@ class HouseholderReduction(MatrixFunction, abstract=True):
         at = ops.eq(ops.broadcasted_iota(np.int32, taus.shape, taus.ndim - 1), k)
         taus = ops.select(at, ops.insert_matrix_dim(tau, taus.shape, 1), taus)
         return packed, a, taus
+
+    def reduce_by_library(self, x: Any) -> tuple[Any, Any]:
+        """The packed matrix and the factors of a JAX array."""
+        raise NotImplementedError
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
+        if self.lapack_platforms.issuperset(ctx.platforms):
+            return ctx.via_jax(self.reduce_by_library, x)
+        return ctx.call(builtin_decomposition(self, tuple(ctx.avals_in)), [x])
 
 
 def reflector(x: Value, first: Value) -> tuple[Value, Value, Value]:
@@ -128,12 +140,11 @@ class Geqrf(HouseholderReduction):
     offset, two_sided = 0, False
     samples = (sample(f32[3, 2], values={0: _SQUARE[:, :2]}, dtypes=("f64", "f32")),)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
-        def factor(x: Value) -> tuple[Any, ...]:
-            packed, taus = jnp.linalg.qr(x, mode="raw")
-            return packed.mT, taus
+    lapack_platforms = frozenset({"cpu", "cuda", "rocm", "tpu"})
 
-        return ctx.via_jax(factor, x)
+    def reduce_by_library(self, x: Any) -> tuple[Any, Any]:
+        packed, taus = jnp.linalg.qr(x, mode="raw")
+        return packed.mT, taus
 
 
 class Hessenberg(HouseholderReduction):
@@ -142,8 +153,9 @@ class Hessenberg(HouseholderReduction):
     offset, two_sided = 1, True
     samples = (sample(f32[3, 3], values={0: _SQUARE}, dtypes=("f64", "f32")),)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
-        return ctx.via_jax(lambda x: tuple(lax.linalg.hessenberg(x)), x)
+    def reduce_by_library(self, x: Any) -> tuple[Any, Any]:
+        packed, taus = lax.linalg.hessenberg(x)
+        return packed, taus
 
 
 class Tridiagonal(HouseholderReduction):
@@ -160,12 +172,11 @@ class Tridiagonal(HouseholderReduction):
         packed, taus = super().decompose(hermitian_from_triangle(x))
         return [ops.select(below, packed, x), taus]
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
-        def reduce(x: Value) -> tuple[Any, Any]:
-            packed, _, _, taus = lax.linalg.tridiagonal(x, lower=True)
-            return packed, taus
+    lapack_platforms = frozenset({"cpu", "cuda", "rocm"})
 
-        return ctx.via_jax(reduce, x)
+    def reduce_by_library(self, x: Any) -> tuple[Any, Any]:
+        packed, _, _, taus = lax.linalg.tridiagonal(x, lower=True)
+        return packed, taus
 
 
 def hermitian_from_triangle(a: Value, lower: bool = True) -> Value:

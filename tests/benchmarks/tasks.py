@@ -77,6 +77,7 @@ SAMPLES = layers(64, 128, 128, 10), normal(256, 64), normal(256, 10)
 IMAGES = layers(784, 512, 512, 10), normal(256, 784), normal(256, 10)
 FLAT = normal(300, scale=0.1)
 FIT_X, FIT_Y = normal(64, 8), normal(64, 1)
+GAUSSIAN_X, GAUSSIAN_Y, GAUSSIAN_LOGS = normal(300, 4), normal(300), normal(6, scale=0.1)
 
 
 def eager_grad(fx: Any) -> Callable[[], Any]:
@@ -126,6 +127,20 @@ def hessian(fx: Any) -> Callable[[], Any]:
 
     f = fx.jit(fx.hessian(loss))
     return lambda: f(flat)
+
+
+def gaussian_process(fx: Any) -> Callable[[], Any]:
+    points, y, logs = fx.given((GAUSSIAN_X, GAUSSIAN_Y, GAUSSIAN_LOGS))
+
+    def loss(logs: Any) -> Any:
+        scaled = points / fx.np.exp(logs[:4])
+        squares = (scaled**2).sum(-1)
+        distances = squares[:, None] + squares[None] - 2 * scaled @ scaled.T
+        kernel = fx.np.exp(logs[4] - 0.5 * distances) + fx.np.exp(logs[5]) * fx.np.eye(len(y))
+        return y @ fx.np.linalg.solve(kernel, y) + fx.np.linalg.slogdet(kernel)[1]
+
+    f = fx.jit(fx.grad(loss))
+    return lambda: f(logs)
 
 
 def train(fx: Any) -> Callable[[], Any]:
@@ -265,6 +280,7 @@ TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     "dispatch1": (lambda fx: dispatch(fx, 1), 1.15),
     "dispatch100": (lambda fx: dispatch(fx, 100), 1.15),
     "hessian": (hessian, 1.0),
+    "gaussian_process": (gaussian_process, 1.0),
     "train": (train, 1.0),
     "per_sample": (per_sample, 0.25),
     **LOOPS,

@@ -30,7 +30,9 @@ def test_programs_have_the_values_of_those_in_jax(name):
     close(*[fx.jit(program.of(fx))(*program.args) for fx in (FUNCTX, JAX)])
 
 
-@pytest.mark.parametrize("task", [tasks.eager_grad, tasks.fresh_lambda, tasks.hessian])
+@pytest.mark.parametrize(
+    "task", [tasks.eager_grad, tasks.fresh_lambda, tasks.hessian, tasks.gaussian_process]
+)
 def test_tasks_have_the_values_of_those_in_jax(task):
     close(task(FUNCTX)(), task(JAX)())
 
