@@ -312,8 +312,10 @@ class Logm(AnalyticFunction):
         return ops.matmul_highest(z, ops.matmul_highest(total, ops.adjoint(z)))
 
 
-TAYLOR_ORDER = 7
-"""The number of derivatives of a function that are used for close eigenvalues."""
+TAYLOR_ORDERS = 7, 12
+"""The least and the largest number of derivatives that are used for close eigenvalues."""
+LONG_PROGRAM = 250
+"""The number of equations above which no more than the least number of derivatives are used."""
 
 
 def _example(parameters: int = 0) -> Program:
@@ -324,12 +326,18 @@ def _example(parameters: int = 0) -> Program:
 
 
 class WithDerivatives(Rewrite[Program]):
-    """The rewrite of a function of a number to the program of its value and derivatives up to an order."""
+    """The rewrite of a function of a number to the program of its value and its derivatives.
 
-    order: int
+    There are at least `least` of them, and up to `most` while the program stays short.
+    """
+
+    least: int
+    most: int
 
     def __call__(self, program: Program) -> Program:
-        for _ in range(self.order):
+        for order in range(self.most):
+            if order >= self.least and len(program.equations) > LONG_PROGRAM:
+                break
             # Without simplification each derivative would have three times the equations of the last.
             program = simplify_equations(
                 trace(partial(next_derivative, program), program.in_avals)[0]
@@ -351,7 +359,7 @@ class Funm(AnalyticFunction):
     The eigenvalues in the Schur form are ordered in clusters of close ones; the blocks of the clusters
     are Taylor polynomials, and the other elements follow from f(t) t = t f(t): Davies and Higham (2003),
     "A Schur-Parlett algorithm for computing matrix functions". The result is nan where the polynomial
-    of a cluster is not accurate, as for one with more than seven eigenvalues of one Jordan block.
+    of a cluster is not accurate, as for one with more eigenvalues of one Jordan block than derivatives.
     """
 
     program: Program
@@ -406,7 +414,7 @@ class Funm(AnalyticFunction):
         )
         w = ops.extract_diagonal(t)
         centers = cluster_means(w, same)
-        program = cached_rewrite(WithDerivatives(TAYLOR_ORDER), self.program)
+        program = cached_rewrite(WithDerivatives(*TAYLOR_ORDERS), self.program)
         values = self.evaluate(program, centers, parameters)
         (exact,) = self.evaluate(self.program, w, parameters)
         values[0] = ops.select(is_alone(same), exact, values[0])

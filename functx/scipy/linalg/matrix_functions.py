@@ -101,7 +101,7 @@ def funm(
     traced scalars. With `disp=False` the result comes with an estimate of its relative error. Where
     eigenvalues are close, derivatives of `func` are used, so results and their derivatives are right
     there too, also for matrices without enough eigenvectors. They are nan if one cluster of close
-    eigenvalues needs more than seven derivatives.
+    eigenvalues needs more than seven derivatives, or for short functions twelve.
 
     >>> from functx import numpy as np
     >>> from functx.scipy import linalg
