@@ -15,6 +15,7 @@ from functx.core.tracer import Tracer, aval_of
 from functx.core.types import (
     DType,
     Shape,
+    ShapedArray,
     canonical_dtype,
     is_complex,
     is_floating,
@@ -30,7 +31,7 @@ from functx.numpy.joining import gather_static
 from functx.numpy.matrices import diagonal
 from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
-from functx.numpy.reductions import sum_dtype
+from functx.numpy.reductions import any, sum, sum_dtype
 from functx.numpy.tensor_contractions import tensordot
 from functx.numpy.ufuncs import map_real_and_imag
 from functx.ops import arithmetic
@@ -101,7 +102,10 @@ def cov(
     aweights: ArrayOrList | None = None,
     dtype: DTypeLike = None,
 ) -> Value:
-    """The covariance matrix of the variables, the rows of `m` and `y`, or the columns without `rowvar`."""
+    """The covariance matrix of the variables, the rows of `m` and `y`, or the columns without `rowvar`.
+
+    With `dtype`, it is computed in that dtype.
+    """
     x = _observation_rows("cov", m, rowvar)
     if y is not None:
         x, other = promote(x, _observation_rows("cov", y, rowvar))
@@ -211,9 +215,12 @@ def percentile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: ArrayOrList | None = None,
 ) -> Value:
     """`quantile` with `q` in percent."""
-    return quantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
+    fractions = _percent_to_fraction(q)
+    return quantile(a, fractions, axis, out, method=method, keepdims=keepdims, weights=weights)
 
 
 @as_one_program
@@ -225,9 +232,12 @@ def nanpercentile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: ArrayOrList | None = None,
 ) -> Value:
     """`nanquantile` with `q` in percent."""
-    return nanquantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
+    fractions = _percent_to_fraction(q)
+    return nanquantile(a, fractions, axis, out, method=method, keepdims=keepdims, weights=weights)
 
 
 def _percent_to_fraction(q: ArrayOrList) -> ArrayLike:
@@ -245,12 +255,18 @@ def quantile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: ArrayOrList | None = None,
 ) -> Value:
     """The quantiles `q`, between 0 and 1, of the elements along `axis`; nan if there is a nan.
 
     `method` chooses between the two neighbours of the exact position: `linear`, `lower`,
-    `higher`, `midpoint` or `nearest`. The dimensions of `q` come first in the result.
+    `higher`, `midpoint` or `nearest`; or it is `inverted_cdf`, the first element at which the sum of the
+    `weights` reaches `q` of the whole. The dimensions of `q` come first in the result.
     """
+    if weights is not None or method == "inverted_cdf":
+        values = _weighted_quantile("quantile", a, q, axis, method, keepdims, weights, False)
+        return write_out_exact("quantile", values, out)
     sorted_elements, shape, axes = _sort_reduced_axes("quantile", a, axis)
     n = aval_of(sorted_elements).shape[-1]
     if n == 0:
@@ -272,8 +288,13 @@ def nanquantile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: ArrayOrList | None = None,
 ) -> Value:
     """`quantile` of the elements that are not nan; nan where all are."""
+    if weights is not None or method == "inverted_cdf":
+        values = _weighted_quantile("nanquantile", a, q, axis, method, keepdims, weights, True)
+        return write_out_exact("nanquantile", values, out)
     sorted_elements, shape, axes = _sort_reduced_axes("nanquantile", a, axis)
     q, values = _quantile_values(sorted_elements, q, 0, method, nans=True)
     return write_out_exact(
@@ -283,6 +304,12 @@ def nanquantile(
 
 def _sort_reduced_axes(name: str, a: ArrayOrList, axis: Axes) -> tuple[Value, Shape, Shape]:
     """The elements sorted along `axis` as one last axis, nan last; the original shape; the axes."""
+    x, shape, axes = _merge_reduced_axes(name, a, axis)
+    return ops.sort(x, -1), shape, axes
+
+
+def _merge_reduced_axes(name: str, a: ArrayOrList, axis: Axes) -> tuple[Value, Shape, Shape]:
+    """The elements along `axis` as one last axis; the original shape; the axes."""
     (x,) = promote_inexact(a)
     x = asarray(x)
     aval = aval_of(x)
@@ -293,7 +320,67 @@ def _sort_reduced_axes(name: str, a: ArrayOrList, axis: Axes) -> tuple[Value, Sh
     x = ops.permute_dims(x, (*remaining, *axes))
     length = math.prod(aval.shape[d] for d in axes)
     x = ops.reshape(x, (*[aval.shape[d] for d in remaining], length))
-    return ops.sort(x, -1), aval.shape, axes
+    return x, aval.shape, axes
+
+
+def _weighted_quantile(
+    name: str,
+    a: ArrayOrList,
+    q: ArrayOrList,
+    axis: Axes,
+    method: str,
+    keepdims: bool,
+    weights: ArrayOrList | None,
+    skips_nans: bool,
+) -> Value:
+    """For each of `q`, the first element at which the sum of the weights reaches `q` of the whole."""
+    if method != "inverted_cdf":
+        raise ValueRangeError(
+            f"{name}: with weights, method must be 'inverted_cdf'; got {method!r}",
+        )
+    x, shape, axes = _merge_reduced_axes(name, a, axis)
+    aval, last = aval_of(x), aval_of(x).ndim - 1
+    if not aval.shape[-1]:
+        raise ValueRangeError(f"{name}: there must be elements; got an array of shape {shape}")
+    w = _weights_of_elements(name, weights, shape, axes, aval)
+    is_nan = ops.ne(x, x)
+    if skips_nans:
+        w = ufuncs.where(is_nan, 0.0, w)
+    x, w = ops.sort_key_val(x, w, -1)
+    sums = ops.cumsum(w, last)
+    total = ops.slice_in_dim(sums, aval.shape[-1] - 1, aval.shape[-1], 1, last)
+    # An element without a weight is not the first that reaches 0.
+    cdf = ufuncs.where(ops.eq(sums, 0), -1.0, operators.divide(sums, total))
+    q = asarray(q)
+    fractions = ops.reshape(ops.convert_element_type(q, aval.dtype), (aval_of(q).size, 1))
+    before = operators.less(ops.expand_dims(cdf, last), fractions)
+    counts = sum(before, axis=-1, dtype=np.int32)
+    index = ufuncs.clip(counts, 0, aval.shape[-1] - 1)
+    values = ops.take_along_axis(x, index, last)
+    undefined = ops.eq(total, 0)
+    if not skips_nans:
+        undefined = ops.bitwise_or(undefined, any(is_nan, axis=-1, keepdims=True))
+    values = ufuncs.where(undefined, math.nan, values)
+    return _restore_dims(values, aval_of(q).shape, shape, axes, keepdims)
+
+
+def _weights_of_elements(
+    name: str, weights: ArrayOrList | None, shape: Shape, axes: Shape, rows: ShapedArray
+) -> Value:
+    """The weights, of the shape of the array or of its reduced axes, with these as one last axis."""
+    if weights is None:
+        return ops.full(rows.shape, 1, rows.dtype)
+    w = ops.convert_element_type(asarray(weights), rows.dtype)
+    if aval_of(w).shape == tuple([shape[d] for d in axes]) != shape:
+        order = sorted(range(len(axes)), key=axes.__getitem__)
+        w = ops.permute_dims(w, tuple(order))
+        w = ops.broadcast_in_dim(w, shape, tuple(sorted(axes)))
+    if aval_of(w).shape != shape:
+        raise ShapeError(
+            f"{name}: weights must have the shape of the array or of its reduced axes; got "
+            f"{aval_of(weights if not isinstance(weights, (list, tuple)) else w)!r} for {shape} along {axes}"
+        )
+    return _merge_reduced_axes(name, w, axes)[0]
 
 
 def _quantile_values(
@@ -305,7 +392,9 @@ def _quantile_values(
             f"quantile: method must be one of {list(_INTERPOLATIONS)}; got {method!r}"
         )
     aval = aval_of(sorted_elements)
-    is_concrete = not isinstance(q, (list, tuple)) or all(isinstance(x, (int, float)) for x in q)
+    is_concrete = not isinstance(q, (list, tuple)) or builtins.all(
+        isinstance(x, (int, float)) for x in q
+    )
     if is_concrete and isinstance(q, (int, float, np.ndarray, np.generic, list, tuple)):
         q = np.asarray(q, np.float64)
         if not np.all((q >= 0) & (q <= 1)):

@@ -67,6 +67,7 @@ REASONS = {
     ("arr", "required; None in JAX"): "an array must be given",
     ("backend", _ABSENT): _OF_DEVICES,
     ("copy", "True; False in JAX"): "the default is that of NumPy",
+    ("dtype", _ABSENT): "convert the result",
     ("density", _ELSEWHERE): _NUMPY_ORDER,
     ("device", _ABSENT): _OF_DEVICES,
     ("fill_value", _ELSEWHERE): _NUMPY_ORDER,
