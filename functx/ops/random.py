@@ -435,21 +435,39 @@ class RandomCauchy(StandardDistribution):
 class RandomGumbel(StandardDistribution):
     """Numbers with the distribution function exp(-exp(-x)).
 
-    With `fine`, each takes two draws, so that rare large numbers are as fine as small ones.
+    In the modes "high" and "highest" each takes two draws, so that rare large numbers are as fine as small
+    ones. "highest" is that of 64 random bits, for single precision alone; else it is "high".
     """
 
-    fine: bool = False
-    samples = *StandardDistribution.samples, sample(u32[2], shape=(3,), dtype=F32, fine=True)
+    mode: str = "low"
+    samples = (
+        *StandardDistribution.samples,
+        sample(u32[2], shape=(3,), dtype=F32, mode="high"),
+        sample(u32[2], shape=(3,), dtype=F32, mode="highest"),
+    )
 
     def decompose(self, key: Value) -> Value:
-        if not self.fine:
+        if self.mode == "low":
             unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
             return ops.neg(ops.log(ops.neg(ops.log(unit))))
+        if self.mode == "highest" and self.dtype == F32:
+            return self.of_64_bits(key)
         high, low = uniform_pair(key, self.shape, self.dtype)
         step = 2.0 ** -ml_dtypes.finfo(self.dtype).nmant
         detailed = ops.add(ops.add(high, ops.mul(low, step)), _smallest_normal(self.dtype))
         x = ops.select(ops.lt(high, 0.5), detailed, high)
         return ops.neg(ops.log(ops.neg(ops.log1p(ops.neg(x)))))
+
+    def of_64_bits(self, key: Value) -> Value:
+        """The numbers for uniform u of 64 bits; from u = 1/2 on they are computed from 1 - u."""
+        high, low = halves(random_bits(key, (2, *self.shape)), aval_of(key).ndim - 1)
+        is_small = ops.lt(high, literal(2**31, UINT32))
+        carry = ops.convert_element_type(ops.eq(low, literal(0, UINT32)), UINT32)
+        complement = ops.add(ops.bitwise_not(high), carry), ops.neg(low)
+        words = [ops.select(is_small, x, y) for x, y in zip((high, low), complement, strict=True)]
+        x = float_of_fraction(*words)
+        log = ops.select(is_small, ops.log1p(ops.neg(x)), ops.log(x))
+        return ops.neg(ops.log(ops.neg(log)))
 
 
 class RandomBernoulli(ParametricDistribution):
@@ -532,9 +550,25 @@ def subkey(key: Value, i: int) -> Value:
 def uniform_pair(key: Value, shape: Shape, dtype: DType) -> list[Value]:
     """Two independent arrays of `shape` of uniform numbers in [0, 1)."""
     batch_ndim = aval_of(key).ndim - 1
-    both = random_uniform(key, (2, *shape), dtype)
-    halves = [ops.slice_in_dim(both, i, i + 1, axis=batch_ndim) for i in (0, 1)]
-    return [ops.squeeze(half, (batch_ndim,)) for half in halves]
+    return halves(random_uniform(key, (2, *shape), dtype), batch_ndim)
+
+
+def halves(x: Value, axis: int) -> list[Value]:
+    """The two slices of `x` along `axis`, which has the length 2."""
+    return [ops.squeeze(ops.slice_in_dim(x, i, i + 1, axis=axis), (axis,)) for i in (0, 1)]
+
+
+def float_of_fraction(high: Value, low: Value) -> Value:
+    """The binary fraction of the 64 bits of two words in single precision, rounded down; for 0, 2^-65."""
+    in_low = ops.eq(high, literal(0, UINT32))
+    zeros = ops.select(in_low, ops.clz(low), ops.clz(high))
+    next_bits = ops.shift_right_logical(low, ops.sub(literal(32, UINT32), zeros))
+    shifted = ops.bitwise_or(ops.shift_left(high, zeros), next_bits)
+    mantissa = ops.select(in_low, ops.shift_left(low, zeros), shifted)
+    mantissa = ops.bitwise_and(ops.shift_right_logical(mantissa, 8), literal(2**23 - 1, UINT32))
+    zeros = ops.select(in_low, ops.add(zeros, literal(32, UINT32)), zeros)
+    exponent = ops.shift_left(ops.sub(literal(126, UINT32), zeros), 23)
+    return ops.bitcast_convert_type(ops.bitwise_or(exponent, mantissa), F32)
 
 
 def _smallest_normal(dtype: DType) -> float:

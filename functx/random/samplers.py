@@ -6,11 +6,13 @@ differentiable in the parameters, as `mean + std * normal(key)` is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from operator import index
 from typing import Any
 
+import jax
 import numpy as np
 
 from functx import ops
@@ -200,12 +202,13 @@ def gumbel(
 ) -> Value:
     """Numbers with the distribution function exp(-exp(-x)).
 
-    With `mode="high"` each takes two draws, so that large numbers have full resolution.
+    With `mode="high"` each takes two draws, so that large numbers have full resolution, and with "highest"
+    in single precision also those whose probability is below 2^-46. By default it is "low", or "high"
+    with the setting `jax_high_dynamic_range_gumbel` of JAX.
     """
     key, shape, dtype = check_draw("gumbel", key, shape, dtype)
-    return place_result(
-        RandomGumbel(shape, dtype, _is_high_precision("gumbel", mode))(key), out_sharding
-    )
+    mode = _check_mode("gumbel", mode, ("low", "high", "highest"))
+    return place_result(RandomGumbel(shape, dtype, mode)(key), out_sharding)
 
 
 def bernoulli(
@@ -226,7 +229,7 @@ def bernoulli(
         raise DTypeError(f"bernoulli: the probability p must be a float; got {aval!r}")
     shape = result_shape("bernoulli", shape, p)
     p = as_parameter("bernoulli", p, shape, aval.dtype)
-    draw = RandomBernoulli(shape, _is_high_precision("bernoulli", mode))
+    draw = RandomBernoulli(shape, _check_mode("bernoulli", mode, ("low", "high")) == "high")
     return place_result(draw(check_single_key("bernoulli", key), p), out_sharding)
 
 
@@ -301,10 +304,13 @@ def _clip_bound(x: Value, info: np.iinfo[Any], drawn: DType) -> tuple[Value, Val
     return clipped, ops.gt(x, highest)
 
 
-def _is_high_precision(name: str, mode: str | None) -> bool:
-    if mode not in (None, "low", "high"):
-        raise ValueRangeError(f"{name}: mode must be 'low' or 'high'; got {mode!r}")
-    return mode == "high"
+def _check_mode(name: str, mode: str | None, modes: Sequence[str]) -> str:
+    if mode is None:
+        return "high" if jax.config.jax_high_dynamic_range_gumbel else "low"  # type: ignore[attr-defined]
+    if mode not in modes:
+        choices = " or ".join(map(repr, modes))
+        raise ValueRangeError(f"{name}: mode must be {choices}; got {mode!r}")
+    return mode
 
 
 def permutation(

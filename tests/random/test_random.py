@@ -11,6 +11,7 @@ import pytest
 import functx
 from functx import random
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.ops.random import float_of_fraction
 
 SHAPES = [(), (3, 4), (0, 2), (257,)]
 FLOATS = ["float32", "bfloat16", "float16"]
@@ -184,6 +185,21 @@ def test_bernoulli_and_gumbel_in_both_modes(mode):
     same(random.gumbel(ours, (9,), mode=mode), jax.random.gumbel(theirs, (9,), mode=mode))
 
 
+@pytest.mark.usefixtures("optimised")
+def test_gumbel_of_64_bits():
+    ours, theirs = keys()
+    for dtype in ("float32", "bfloat16"):
+        same(
+            random.gumbel(ours, (257,), dtype, "highest"),
+            jax.random.gumbel(theirs, (257,), jnp.dtype(dtype), "highest"),
+        )
+    words = np.array([[0, 0], [0, 1], [0, 2**31], [1, 5], [2**32 - 1] * 2, [2**31, 0]], "uint32")
+    found = [float_of_fraction(*pair) for pair in words[1:]]
+    exact = [(int(high) * 2**32 + int(low)) / 2**64 for high, low in words[1:]]
+    np.testing.assert_allclose(found, exact, 2.0**-23)
+    assert float_of_fraction(*words[0]) == 2.0**-65
+
+
 @pytest.mark.parametrize("dtype", [None, "int8", "float32", "bfloat16"])
 def test_rademacher(dtype):
     ours, theirs = keys()
@@ -302,7 +318,7 @@ def test_bad_arguments_are_refused_by_name():
         random.uniform(key, (3,), minval=np.zeros(2))
     with pytest.raises(DTypeError, match="bernoulli: the probability p must be a float"):
         random.bernoulli(key, 1)
-    with pytest.raises(ValueRangeError, match="mode must be 'low' or 'high'"):
+    with pytest.raises(ValueRangeError, match="mode must be 'low' or 'high' or 'highest'"):
         random.gumbel(key, mode="medium")
     with pytest.raises(ValueRangeError, match="enough to choose from; got 3 for 4"):
         random.choice(key, 3, (4,), replace=False)

@@ -304,9 +304,7 @@ RandomLaplace = vectorize_over_keys(jax.random.laplace)
 RandomLogistic = vectorize_over_keys(jax.random.logistic)
 RandomCauchy = vectorize_over_keys(jax.random.cauchy)
 RandomGumbel = vectorize_over_keys(
-    lambda key, shape, dtype, fine: jax.random.gumbel(
-        key, shape, dtype, mode="high" if fine else "low"
-    )
+    lambda key, shape, dtype, mode: jax.random.gumbel(key, shape, dtype, mode=mode)
 )
 RandomBernoulli = vectorize_over_keys(
     lambda key, p, shape, fine: jax.random.bernoulli(key, p, shape, mode="high" if fine else "low")
