@@ -11,12 +11,19 @@ import ml_dtypes
 import numpy as np
 from numpy import get_printoptions, printoptions, set_printoptions
 
-from functx.core.errors import ArgumentError, ConcretizationError, ForeignCodeError, type_name
+from functx.core.errors import (
+    ArgumentError,
+    ConcretizationError,
+    ForeignCodeError,
+    ValueRangeError,
+    type_name,
+)
 from functx.core.tracer import Tracer, as_ndarray, as_numpy_array, aval_of
 from functx.core.tracer import ndarray as functx_ndarray
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray, Value
 from functx.numpy.array_creation import FLOAT, array, asarray
+from functx.numpy.devices import on_device
 from functx.numpy.promotion import operand
 
 __all__ = [
@@ -138,28 +145,39 @@ def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None) -
     array([1., 1.], dtype=float32)
     """
     if isinstance(x, (Tracer, jax.Array)):
-        return array(x) if copy else x  # type: ignore[arg-type, return-value]
+        return on_device(array(x) if copy else x, device)  # type: ignore[arg-type]
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(
             f"from_dlpack: the array must have a method __dlpack__; got {type_name(x)}",
             fix="Convert lists and numbers with asarray.",
         )
-    if device is None:
-        try:
-            return as_ndarray(np.from_dlpack(x, copy=copy))  # type: ignore[no-any-return]
-        except (BufferError, RuntimeError, TypeError):
-            pass
-    return jax.dlpack.from_dlpack(x, device=device, copy=copy)  # type: ignore[no-any-return, arg-type]
-
-
-def _to_dlpack(self: functx_ndarray, **options: Any) -> Any:
-    """The array as a capsule of DLPack; for a dtype that NumPy lacks there, a copy."""
     try:
-        return np.ndarray.__dlpack__(as_numpy_array(self), **options)
+        found = as_ndarray(np.from_dlpack(x, copy=copy))
+    except (BufferError, RuntimeError, TypeError):
+        found = jax.dlpack.from_dlpack(x, copy=copy)
+    placed = on_device(found, device)
+    if copy is False and isinstance(found, np.ndarray) is not isinstance(placed, np.ndarray):
+        raise ValueRangeError(
+            f"from_dlpack: with copy=False the memory must be shared; got {type_name(x)} for {device}"
+        )
+    return placed
+
+
+def _to_dlpack(
+    self: functx_ndarray,
+    *,
+    stream: object = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """The array as a capsule of DLPack; for a dtype that NumPy lacks there, a copy."""
+    options: Any = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+    try:
+        return np.ndarray.__dlpack__(as_numpy_array(self), copy=copy, **options)
     except BufferError:
-        if options.get("copy") is False or self.dtype.kind in "biufc":
+        if copy is False or self.dtype.kind in "biufc":
             raise
-        options.pop("copy", None)
         return jax.device_put(as_numpy_array(self)).__dlpack__(**options)
 
 

@@ -177,7 +177,7 @@ def _setitem(self: ndarray, idx: Index, value: Value) -> None:
         raise
 
 
-_NUMBERS = frozenset([bool, int, float])
+_NUMBERS = frozenset([bool, int, float, complex])
 
 
 def _astype(self: ndarray, dtype: DTypeLike = None, *args: Any, **options: Any) -> Value:

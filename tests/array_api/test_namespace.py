@@ -71,7 +71,6 @@ def functions_with_a_device():
         for name, fun in sorted(vars(module).items()):
             if (
                 name[0] != "_"
-                and name != "from_dlpack"  # of arrays of other libraries
                 and inspect.isfunction(fun)
                 and "device" in inspect.signature(fun).parameters
             ):
@@ -108,6 +107,16 @@ def test_placing_is_traced_and_differentiated():
     numpy.testing.assert_allclose(functx.jit(functx.grad(f))(np.arange(3.0)), [0.0, 3.0, 12.0])
 
 
+def test_from_dlpack_places_its_result_and_shares_memory_where_it_must():
+    table = numpy.zeros(3, "float32")
+    np.from_dlpack(table, device="cpu")[0] = 1.0
+    assert table[0] == 1.0
+    assert np.from_dlpack(table, device=CPU).devices() == {CPU}
+    assert type(np.from_dlpack(jax.numpy.ones(2), device="cpu")) is np.ndarray
+    with pytest.raises(ValueRangeError, match="with copy=False the memory must be shared"):
+        np.from_dlpack(table, device=CPU, copy=False)
+
+
 def test_a_traced_value_that_is_known_goes_to_other_libraries():
     seen = []
 
@@ -142,3 +151,11 @@ def test_functions_of_several_arrays_give_tuples():
     assert type(np.meshgrid(np.arange(2), np.arange(3))) is tuple
     assert type(np.broadcast_arrays(np.ones(3), 1.0)) is tuple
     assert np.broadcast_arrays() == np.meshgrid() == np.broadcast_shapes() == ()
+
+
+def test_a_complex_number_is_written_to_a_complex_array_alone():
+    x = np.array([1.0, 2j])
+    x[0] = 3 + 1j
+    assert x.tolist() == [3 + 1j, 2j]
+    with pytest.raises(DTypeError, match="c64"):
+        np.ones(2)[0] = 3 + 1j
