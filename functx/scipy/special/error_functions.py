@@ -70,7 +70,7 @@ def _faddeeva(x: Value, y: Value) -> Value:
     # Of the rules with nodes at multiples of the step and between them, one without a node near x.
     turns = x / _STEP
     at_multiples = ops.abs(turns - ops.floor(turns) - 0.5) < 0.25
-    far = y >= ops.max(x, math.pi / _STEP)
+    far = y >= math.pi / _STEP
     at_multiples = at_multiples & ~far
     total = ops.zeros_like(z)
     for k in reversed(range(_NODES)):
