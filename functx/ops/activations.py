@@ -53,8 +53,12 @@ class LogSumExp(Reduction):
     )
 
     def decompose(self, x: Value) -> Value:
+        return self.value_and_terms(x)[0]
+
+    def value_and_terms(self, x: Value) -> tuple[Value, tuple[Value, Value]]:
+        """The output, and the sum of exp(x - largest) and the largest element that it is made of."""
         _, total, largest = self.exponentials(upcast_half(x))
-        return cast_like_input(ops.add(ops.log(total), largest), x)
+        return cast_like_input(ops.add(ops.log(total), largest), x), (total, largest)
 
     def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
@@ -63,23 +67,29 @@ class LogSumExp(Reduction):
         )
         return self(x), cast_like_input(tangent, x)
 
-    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, Values]:
-        # Kept, since a loop in reverse would compute the exponentials again.
-        (x,) = args
-        return (self(x),), (self.derivative_weights(upcast_half(x)),)
+    def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, Sequence[Values]]:
+        # The backward sweep computes the weights again from residuals of the reduced shape.
+        out, terms = self.value_and_terms(*args)
+        return (out,), (terms,)
 
-    def vjp(self, ct: Value, weights: Value, args: Values, active: Sequence[bool]) -> Cotangents:
-        (x,) = args
-        return (cast_like_input(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
+    def vjp(self, ct: Value, saved: Values, args: Values, active: Sequence[bool]) -> Cotangents:
+        (x,), (total, largest) = args, saved
+        # Where all elements are -inf, the total is 0 and the weights are 0.
+        scale = ops.div(upcast_half(ct), ops.select(ops.eq(total, 0), 1, total))
+        powers = self.powers(upcast_half(x), largest)
+        return (cast_like_input(ops.mul(powers, self.broadcast_back(scale, x)), x),)
 
     def exponentials(self, x: Value) -> tuple[Value, Value, Value]:
         """exp(x - largest), its sum, and the largest element, or 0 if that is -inf."""
         largest = ops.stop_gradient(ops.reduce_max(x, self.axes))
         largest = ops.select(ops.eq(largest, -INFINITY), 0, largest)
-        # Infinite elements give 1 each, the others 0.
-        powers = ops.exp(ops.sub(x, self.broadcast_back(largest, x)))
-        powers = ops.select(ops.eq(x, INFINITY), 1.0, powers)
+        powers = self.powers(x, largest)
         return powers, ops.reduce_sum(powers, self.axes), largest
+
+    def powers(self, x: Value, largest: Value) -> Value:
+        """exp(x - largest); if there are infinite elements, they give 1 each and the others 0."""
+        powers = ops.exp(ops.sub(x, self.broadcast_back(largest, x)))
+        return ops.select(ops.eq(x, INFINITY), 1.0, powers)
 
     def derivative_weights(self, x: Value) -> Value:
         # Its subexpressions are those of the output; XLA computes them once.
