@@ -79,22 +79,29 @@ def _scan_recursively(
     """The prefix reductions of `count` elements, from those of half as many pairs."""
     if count < 2:
         return xs
-    half = count // 2
-    pairs = combine(
-        [ops.slice_in_dim(x, 0, 2 * half, 2, axis) for x in xs],
-        [ops.slice_in_dim(x, 1, 2 * half, 2, axis) for x in xs],
-    )
-    # Reductions up to odd positions; those up to even ones add one element.
-    odd = _scan_recursively(combine, pairs, half, axis)
-    first = [ops.slice_in_dim(x, 0, 1, 1, axis) for x in xs]
-    rest = (count - 1) // 2
+    # The reductions up to odd positions are those of pairs; those up to even ones add one element.
+    half, rest = count // 2, (count - 1) // 2
+    evens, odds, later = zip(*[_deinterleave(x, axis) for x in xs], strict=True)
+    odd = _scan_recursively(combine, combine(evens, odds), half, axis)
+    even = list(evens)
     if rest:
-        later = combine(
-            [ops.slice_in_dim(x, 0, rest, 1, axis) for x in odd],
-            [ops.slice_in_dim(x, 2, count, 2, axis) for x in xs],
-        )
-        first = [ops.concatenate(parts, axis) for parts in zip(first, later, strict=True)]
-    return [_interleave(x, y, axis) for x, y in zip(first, odd, strict=True)]
+        added = combine([ops.slice_in_dim(x, 0, rest, 1, axis) for x in odd], later)
+        first = [ops.slice_in_dim(x, 0, 1, 1, axis) for x in evens]
+        even = [ops.concatenate(parts, axis) for parts in zip(first, added, strict=True)]
+    return [_interleave(x, y, axis) for x, y in zip(even, odd, strict=True)]
+
+
+def _deinterleave(x: Value, axis: int) -> tuple[Value, Value, Value]:
+    """The elements of the pairs in `x` at even and at odd positions, and those at even ones from 2 on."""
+    shape = aval_of(x).shape
+    n, count = shape[axis], shape[axis] // 2
+    x, *last = ops.split(x, (n - 1, 1), axis) if n % 2 else (x,)
+    pairs = ops.reshape(x, (*shape[:axis], count, 2, *shape[axis + 1 :]))
+    even, odd = [
+        ops.reshape(part, (*shape[:axis], count, *shape[axis + 1 :]))
+        for part in ops.split(pairs, (1, 1), axis + 1)
+    ]
+    return even, odd, ops.concatenate([ops.slice_in_dim(even, 1, count, 1, axis), *last], axis)
 
 
 def _interleave(even: Value, odd: Value, axis: int) -> Value:
