@@ -119,8 +119,8 @@ def jit(
     Arguments and results are pytrees of arrays; results are `jax.Array`s. Arguments at
     `static_argnums` or named in `static_argnames` are hashable Python values, compared by value, for
     each of which `fun` is compiled. Buffers of donated arguments may be reused. `in_shardings` and
-    `out_shardings`, and `compiler_options` for XLA, are as in `jax.jit`. Inside a trace, a call becomes one `call` equation, or with
-    `inline` the equations of `fun`.
+    `out_shardings`, and `compiler_options` for XLA, are as in `jax.jit`. Inside a trace, a call
+    becomes one `call` equation, or with `inline` the equations of `fun`.
 
     `outline` says whether repeats of the program are compiled once and called: "auto", "always" or
     "never", by default as in `functx.config.outline`. `memory` says which values derivatives keep

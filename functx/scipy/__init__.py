@@ -6,9 +6,27 @@ from functx.core.missing_names import load_on_first_use as _load_on_first_use
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 
 if _TYPE_CHECKING:
-    from functx.scipy import linalg, special, stats
+    from functx.scipy import (
+        cluster,
+        integrate,
+        interpolate,
+        linalg,
+        ndimage,
+        spatial,
+        special,
+        stats,
+    )
 
-__all__ = ["linalg", "special", "stats"]
+__all__ = [
+    "cluster",
+    "integrate",
+    "interpolate",
+    "linalg",
+    "ndimage",
+    "spatial",
+    "special",
+    "stats",
+]
 
 _suggest_alternatives("jax.scipy", __name__)
 _load_on_first_use(__name__, modules=__all__, names={}, others="functx.scipy.special")

@@ -46,8 +46,16 @@ NAMESPACES = (
     "tree",
     "tree_util",
     "flatten_util",
+    "scipy.cluster.vq",
+    "scipy.integrate",
+    "scipy.interpolate",
+    "scipy.ndimage",
+    "scipy.spatial.transform",
     "scipy.stats",
-    *[f"scipy.stats.{name}" for name in DISTRIBUTIONS],
+    *[
+        f"scipy.stats.{name}"
+        for name in (*DISTRIBUTIONS, "dirichlet", "multinomial", "multivariate_normal")
+    ],
     "ref",
     "checkpoint_policies",
     "ad_checkpoint",

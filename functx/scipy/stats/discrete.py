@@ -11,7 +11,7 @@ from functx.numpy.array_creation import arange
 from functx.numpy.floating_point import floor, isnan, round
 from functx.numpy.reductions import sum
 from functx.numpy.ufuncs import exp, log, log1p, where
-from functx.scipy.special import betaln, entr, xlog1py, xlogy
+from functx.scipy.special import betaln, entr, gammaincc, xlog1py, xlogy
 from functx.scipy.stats.distribution import INF, Distribution
 from functx.scipy.stats.kernels import LOG_TWO_PI, log_binomial, log_poisson
 
@@ -141,7 +141,7 @@ class PoissonDistribution(DiscreteDistribution):
 
     name = "poisson"
     shapes = ("mu",)
-    functions = ("pmf", "logpmf", "entropy")
+    functions = ("pmf", "logpmf", "cdf", "entropy")
 
     def arguments(self, function: str) -> dict[str, int | None]:
         arguments = super().arguments(function)
@@ -154,7 +154,13 @@ class PoissonDistribution(DiscreteDistribution):
         return log_poisson(k, mu)
 
     def evaluate(self, function: str, k: Value, *args: Value) -> Value:
-        return self.entropy(k) if function == "entropy" else super().evaluate(function, k, *args)
+        if function == "entropy":
+            return self.entropy(k)
+        if function == "cdf":
+            mu, loc = args
+            k = floor(k - loc)
+            return where(k < 0, 0.0, gammaincc(k + 1, mu))
+        return super().evaluate(function, k, *args)
 
     def entropy(self, mu: Value) -> Value:
         """The sum of -p log(p), by an asymptotic series for large mu."""

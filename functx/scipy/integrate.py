@@ -1,0 +1,8 @@
+"""Integrals of samples, with the names and signatures of `jax.scipy.integrate`."""
+
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
+from functx.numpy.cumulative import trapezoid
+
+__all__ = ["trapezoid"]
+
+_suggest_alternatives("jax.scipy.integrate", __name__)
