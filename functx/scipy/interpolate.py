@@ -104,7 +104,7 @@ class RegularGridInterpolator:
         if isinstance(xi, tuple):
             xi = xi if len(xi) > 1 or n == 1 else xi[0]
         if isinstance(xi, tuple):
-            coordinates = np.broadcast_arrays(*xi)
+            coordinates = list(np.broadcast_arrays(*xi))
         else:
             xi = np.asarray(xi)
             xi = xi.reshape((-1, n)) if xi.ndim < 2 else xi
@@ -113,7 +113,7 @@ class RegularGridInterpolator:
             raise ShapeError(
                 f"RegularGridInterpolator: xi must have {n} coordinates; got {len(coordinates)}"
             )
-        return list(coordinates)
+        return coordinates
 
     def _cell(self, x: Value, grid: Value) -> tuple[Value, Value, Value]:
         """The index of the cell with each coordinate, the place in it from 0 to 1, and whether it is outside."""

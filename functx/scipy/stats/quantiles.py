@@ -15,7 +15,7 @@ from functx.core.tracing import trace_closed
 from functx.core.typing import Tangent, Value
 from functx.lax.incomplete_beta import incomplete_betas, powers_by_beta
 from functx.lax.incomplete_gamma import incomplete_gammas, power_times_exponential
-from functx.lax.parametric_functions import broadcast_like
+from functx.lax.values import broadcast_like
 from functx.numpy.operators import abs
 from functx.numpy.ufuncs import exp, expm1, log, minimum, where
 from functx.ops.families import Elementwise
