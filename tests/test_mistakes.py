@@ -288,10 +288,10 @@ MISTAKES = {
         lambda: jit(lambda x: np.array([x, x]))(1.0),
     ),
     "a function of NumPy's alone": (
-        lambda: jit(lambda x: numpy.unwrap(x))(A),
+        lambda: jit(lambda x: numpy.isnat(x))(A),
         "ForeignCodeError",
-        ["numpy.unwrap cannot be traced; got f32[3,4]", "Write jax.numpy.unwrap"],
-        lambda: jit(lambda x: jax.numpy.unwrap(x))(A),
+        ["numpy.isnat cannot be traced; got f32[3,4]", "functions of functx.numpy"],
+        lambda: jit(lambda x: np.isnan(x))(A),
     ),
     "a NumPy table": (
         lambda: jit(lambda i: numpy.arange(5)[i])(1),
