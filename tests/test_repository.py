@@ -39,6 +39,7 @@ LAYERS = [
     "nn",
     "image",
     "scipy",
+    "experimental",  # solvers of differential equations
     "debug",
     "tools",
     "testing",

@@ -8,10 +8,14 @@ from functx.core.missing_names import suggest_alternatives as _suggest_alternati
 if _TYPE_CHECKING:
     from functx.scipy import (
         cluster,
+        fft,
         integrate,
         interpolate,
         linalg,
         ndimage,
+        optimize,
+        signal,
+        sparse,
         spatial,
         special,
         stats,
@@ -19,10 +23,14 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "cluster",
+    "fft",
     "integrate",
     "interpolate",
     "linalg",
     "ndimage",
+    "optimize",
+    "signal",
+    "sparse",
     "spatial",
     "special",
     "stats",

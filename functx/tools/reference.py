@@ -42,6 +42,10 @@ NAMESPACES = (
     "random.generator",
     "image",
     "scipy.linalg",
+    "scipy.fft",
+    "scipy.optimize",
+    "scipy.signal",
+    "scipy.sparse.linalg",
     "scipy.special",
     "tree",
     "tree_util",
@@ -57,6 +61,7 @@ NAMESPACES = (
         for name in (*DISTRIBUTIONS, "dirichlet", "multinomial", "multivariate_normal")
     ],
     "ref",
+    "experimental.ode",
     "checkpoint_policies",
     "ad_checkpoint",
     "custom",

@@ -226,6 +226,19 @@ def batched_while(fx: Any) -> Callable[[], Any]:
     return lambda: f(*LANES)
 
 
+def grouped_gradients(fx: Any) -> Callable[[], Any]:
+    """The gradient of each image in the kernel of a convolution with four groups of channels."""
+
+    def loss(kernel: Any, image: Any) -> Any:
+        out = fx.lax.conv_general_dilated(
+            image[None], kernel, (1, 1), "SAME", feature_group_count=4
+        )
+        return (out**2).sum()
+
+    gradients, given = fx.jit(fx.vmap(fx.grad(loss), (None, 0))), fx.given(GROUPED)
+    return lambda: gradients(*given)
+
+
 def borrowed(params: Any, x: Any) -> Any:
     """A network in JAX's own words."""
     for w, b in params:
@@ -244,6 +257,7 @@ RNN = (normal(128, 128, scale=0.05), normal(128, 128, scale=0.05), normal(128)),
 LSTM = (normal(128, 512, scale=0.05), normal(128, 512, scale=0.05), normal(512)), *SEQUENCE
 CONTRACTION = normal(32, 32, scale=0.15)
 LANES = normal(64, 32), jax.numpy.exp(-5.0 - 8.0 * jax.numpy.arange(64) / 64)
+GROUPED = normal(32, 4, 3, 3), normal(8, 16, 16, 16)
 LOOPS = {
     f"{name}{'_grad' if gradient else ''}{'_compile' if task is loop_compile else ''}": (
         task(loss, given, gradient),
@@ -285,6 +299,7 @@ TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     "per_sample": (per_sample, 0.25),
     **LOOPS,
     "batched_while": (batched_while, 1.0),
+    "grouped_gradients": (grouped_gradients, 0.2),
     "from_jax": (from_jax, 1.0),
     **COMPOSITES,
     **IN_PLACE,

@@ -31,7 +31,14 @@ def test_programs_have_the_values_of_those_in_jax(name):
 
 
 @pytest.mark.parametrize(
-    "task", [tasks.eager_grad, tasks.fresh_lambda, tasks.hessian, tasks.gaussian_process]
+    "task",
+    [
+        tasks.eager_grad,
+        tasks.fresh_lambda,
+        tasks.hessian,
+        tasks.gaussian_process,
+        tasks.grouped_gradients,
+    ],
 )
 def test_tasks_have_the_values_of_those_in_jax(task):
     close(task(FUNCTX)(), task(JAX)())

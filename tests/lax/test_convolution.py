@@ -167,3 +167,12 @@ def test_a_convolution_without_windows_has_zeros_for_derivatives(shape):
     batch = onp.stack([kernel, kernel])
     assert not fx.vmap(fx.grad(total, 1), in_axes=(None, 0))(x, batch).any()
     assert fx.hessian(total, 1)(x, kernel).shape == (*kernel.shape, *kernel.shape)
+
+
+def test_groups_of_the_batch_are_groups_of_channels_on_cpus():
+    x, kernel = onp.ones((4, 2, 5), "float32"), onp.ones((6, 2, 3), "float32")
+    convolve = fx.jit(
+        lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME", batch_group_count=2)
+    )
+    text = convolve.lower(x, kernel).as_text()
+    assert "batch_group_count = 1" in text and "feature_group_count = 2" in text

@@ -1,0 +1,8 @@
+"""Functions with the names and signatures of `jax.experimental`."""
+
+from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
+from functx.experimental import ode
+
+__all__ = ["ode"]
+
+_suggest_alternatives("jax.experimental", __name__)
