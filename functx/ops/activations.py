@@ -75,9 +75,11 @@ class LogSumExp(Reduction):
     def vjp(self, ct: Value, saved: Values, args: Values, active: Sequence[bool]) -> Cotangents:
         (x,), (total, largest) = args, saved
         # Where all elements are -inf, the total is 0 and the weights are 0.
-        scale = ops.div(upcast_half(ct), ops.select(ops.eq(total, 0), 1, total))
-        powers = self.powers(upcast_half(x), largest)
-        return (cast_like_input(ops.mul(powers, self.broadcast_back(scale, x)), x),)
+        scale = ops.div(1, ops.select(ops.eq(total, 0), 1, total))
+        weights = ops.mul(self.powers(upcast_half(x), largest), self.broadcast_back(scale, x))
+        # With the derivatives of the function of x, which keep the digits of small weights.
+        weights = ops.WithValue()(self.derivative_weights(upcast_half(x)), weights)
+        return (cast_like_input(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
 
     def exponentials(self, x: Value) -> tuple[Value, Value, Value]:
         """exp(x - largest), its sum, and the largest element, or 0 if that is -inf."""
