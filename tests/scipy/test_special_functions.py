@@ -172,7 +172,13 @@ AT = [
     ("stdtr", [3.0, 0.0], [0.0, 2.0 / (math.pi * math.sqrt(3.0))]),
     ("owens_t", [0.0, 1.0], [0.0, 0.25 / math.pi]),
     ("zeta", [-2.0], [-0.030448457058393271]),
+    ("poch", [0.0, 2.0], [1.0, 0.0]),
 ]
+
+
+def test_python_numbers_are_operands():
+    found = ours.loggamma(5.0), ours.wofz(0), ours.log_ndtr(0.0)
+    np.testing.assert_allclose(found, [math.log(24.0), 1.0, math.log(0.5)], 1e-6)
 
 
 def test_derivatives_at_special_points():

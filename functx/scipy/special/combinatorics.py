@@ -1,4 +1,4 @@
-"""Binomial coefficients, powers, numbers of Bernoulli, and spherical harmonics."""
+"""Binomial coefficients, powers, Bernoulli numbers, and spherical harmonics."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from functx.lax.gamma_ratios import (
     bernoulli_numbers,
     log_gamma_ratio,
     series_of_lgamma,
+    sine_of_pi,
     stirling_remainder,
 )
 from functx.lax.parametric_functions import FunctionOfOrder, KernelFunction, State, iterate
@@ -60,7 +61,7 @@ def _power_difference(log: Value, power: Value) -> Value:
 
 
 def poch(z: ArrayLike, m: ArrayLike) -> Value:
-    """The rising factorial gamma(z + m) / gamma(z) of Pochhammer.
+    """The Pochhammer symbol, the rising factorial gamma(z + m) / gamma(z).
 
     >>> import functx
     >>> round(float(functx.scipy.special.poch(3.0, 2.0)), 4)
@@ -84,7 +85,14 @@ def poch(z: ArrayLike, m: ArrayLike) -> Value:
     sign = ops.select(both, sign, ops.select(positive, 1.0, direct))
     infinite = ops.bitwise_and(poles[1], ops.bitwise_not(poles[0]))
     value = ops.select(infinite, math.inf, ops.mul(sign, value))
-    return ops.select(ops.bitwise_and(poles[0], ops.bitwise_not(poles[1])), 0.0, value)
+    # 0 where only gamma(z) is infinite, with derivatives, by 1 / gamma(z) = gamma(1 - z) sin(pi z) / pi.
+    is_zero = ops.bitwise_and(poles[0], ops.bitwise_not(poles[1]))
+    z, total = ops.select(is_zero, z, 0.0), ops.select(is_zero, total, 1.0)
+    size = ops.mul(
+        gammasgn(total), ops.exp(ops.add(ops.lgamma(total), ops.lgamma(ops.sub(1.0, z))))
+    )
+    product = ops.mul(size, ops.mul(sine_of_pi(ops.neg(z)), -1.0 / math.pi))
+    return ops.select(is_zero, product, value)
 
 
 class LogGammaRatio(KernelFunction):
@@ -136,7 +144,7 @@ def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Value:  # n
 
 
 def bernoulli(n: int) -> Value:
-    """The numbers of Bernoulli B_0 = 1, B_1 = -1/2, ... B_n.
+    """The Bernoulli numbers B_0 = 1, B_1 = -1/2, ... B_n.
 
     Raises ArgumentError for a negative n.
 
@@ -157,7 +165,7 @@ def loggamma(x: ArrayLike) -> Value:
     3.1781
     """
     x = as_inexact(x)
-    if not is_complex(x.dtype):
+    if not is_complex(aval_of(x).dtype):
         return ops.select(ops.lt(x, 0.0), math.nan, ops.lgamma(x))
     # log(gamma(z)) + log(gamma(1 - z)) = log(pi / sin(pi z)), by a continuous logarithm of the sine.
     real, imag = ops.real(x), ops.imag(x)

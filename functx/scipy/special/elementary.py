@@ -111,7 +111,7 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Value:
             f"log_ndtr: series_order must be an integer that is not negative; got {series_order!r}"
         )
     x = as_inexact(x)
-    low = -20.0 if x.dtype.itemsize > 4 else -10.0
+    low = -20.0 if aval_of(x).dtype.itemsize > 4 else -10.0
     near = ops.log(ndtr(ops.max(x, low)))
     # log(1 - ndtr(-x)) for x > 0, -x^2 / 2 - log(-x sqrt(2 pi)) + log(1 - 1 / x^2 + 3 / x^4 ...) far below
     far = ops.min(x, low)

@@ -8,12 +8,13 @@ import numpy as np
 
 from functx import ops
 from functx.core.samples import Rounding, c64, f32, sample
+from functx.core.tracer import aval_of
+from functx.core.types import accumulation_dtype, is_complex
 from functx.core.typing import ArrayLike, Tangent, Value
 from functx.lax.gamma_ratios import polynomial
 from functx.lax.parametric_functions import KernelFunction, ParametricFunction
 from functx.numpy.promotion import as_inexact
 from functx.numpy.ufuncs import broadcast_inexact
-from functx.ops.operands import upcast_half
 
 _NODES = 12
 _STEP = math.sqrt(math.pi / _NODES)
@@ -21,7 +22,7 @@ _STEP = math.sqrt(math.pi / _NODES)
 
 
 class Wofz(KernelFunction):
-    """The function of Faddeeva, exp(-z**2) erfc(-i z).
+    """The Faddeeva function, exp(-z**2) erfc(-i z).
 
     By the trapezoidal rule with the residue at z: Al Azah and Chandler-Wilde (2021), "Computation of
     the complex error function using modified trapezoidal rules".
@@ -250,16 +251,17 @@ def _owens_t_quadrature(h: Value, a: Value) -> Value:
 
 
 def wofz(z: ArrayLike) -> Value:
-    """The function of Faddeeva, exp(-z**2) erfc(-i z), complex.
+    """The Faddeeva function, exp(-z**2) erfc(-i z), complex.
 
     >>> import functx
     >>> complex(functx.scipy.special.wofz(0.0))
     (1+0j)
     """
     z = as_inexact(z)
-    return Wofz()(
-        z if z.dtype.kind == "c" else ops.complex(upcast_half(z), ops.zeros_like(upcast_half(z)))
-    )
+    if not is_complex(aval_of(z).dtype):
+        real = ops.convert_element_type(z, accumulation_dtype(aval_of(z).dtype))
+        z = ops.complex(real, ops.zeros_like(real))
+    return Wofz()(z)
 
 
 def erfcx(x: ArrayLike) -> Value:
