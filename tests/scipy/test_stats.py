@@ -189,6 +189,17 @@ def test_derivatives_hold_where_a_distribution_has_its_median_or_end():
     np.testing.assert_allclose(list(found.values()), expected, 1e-6)
 
 
+def test_the_beta_distribution_of_shapes_1_has_derivatives_in_its_shapes():
+    slopes = fx.grad(ours.beta.logpdf, (1, 2))(np.float32(0.5), 1.0, 1.0)
+    np.testing.assert_allclose(slopes, [1 - math.log(2)] * 2, 1e-5)
+
+
+def test_quantiles_near_the_end_of_the_support_are_those_of_scipy():
+    with jax.enable_x64(True):
+        found = ours.beta.isf(1e-300, 0.3, 100.0)
+    np.testing.assert_allclose(found, reference.beta.isf(1e-300, 0.3, 100.0), 1e-12)
+
+
 def test_logarithms_of_probabilities_hold_far_in_the_tails():
     x = np.float32(-60.0)
     found = [

@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 
 from functx.core.typing import Value
+from functx.lax.gamma_ratios import STIRLING_MIN
 from functx.numpy.operators import abs, power
 from functx.numpy.ufuncs import exp, log, log1p, where
 from functx.scipy.special import (
     betainc,
     betaincc,
+    betainccinv,
+    betaincinv,
     betaln,
     gammainc,
     gammaincc,
+    gammainccinv,
+    gammaincinv,
     gammaln,
+    stdtr,
+    stdtrit,
     xlog1py,
     xlogy,
 )
 from functx.scipy.stats.distribution import ContinuousDistribution, SymmetricDistribution
 from functx.scipy.stats.kernels import log_binomial, log_one_plus_square, log_poisson
-from functx.scipy.stats.quantiles import Quantile
 
 
 class GammaDistribution(ContinuousDistribution):
@@ -42,10 +48,10 @@ class GammaDistribution(ContinuousDistribution):
         return gammaincc(a, z)
 
     def ppf(self, q: Value, a: Value) -> Value:
-        return Quantile(distribution="gamma")(q, a)
+        return gammaincinv(a, q)
 
     def isf(self, q: Value, a: Value) -> Value:
-        return Quantile(distribution="gamma", is_upper=True)(q, a)
+        return gammainccinv(a, q)
 
 
 class ChiSquaredDistribution(ContinuousDistribution):
@@ -68,10 +74,10 @@ class ChiSquaredDistribution(ContinuousDistribution):
         return gammaincc(df / 2, z / 2)
 
     def ppf(self, q: Value, df: Value) -> Value:
-        return 2 * Quantile(distribution="gamma")(q, df / 2)
+        return 2 * gammaincinv(df / 2, q)
 
     def isf(self, q: Value, df: Value) -> Value:
-        return 2 * Quantile(distribution="gamma", is_upper=True)(q, df / 2)
+        return 2 * gammainccinv(df / 2, q)
 
 
 class BetaDistribution(ContinuousDistribution):
@@ -85,10 +91,11 @@ class BetaDistribution(ContinuousDistribution):
     low, high = 0.0, 1.0
 
     def logpdf(self, z: Value, a: Value, b: Value) -> Value:
-        has_mode = (a >= 1) & (b >= 1)
+        # For large shapes, whose terms cancel, from the probability of a - 1 successes in a + b - 2 trials.
+        is_large = (a >= 1) & (b >= 1) & (a + b > 2 * STIRLING_MIN)
         direct = xlogy(a - 1, z) + xlog1py(b - 1, -z) - betaln(a, b)
-        n = where(has_mode, a + b - 2, 0.0)
-        return where(has_mode, log1p(n) + log_binomial(where(has_mode, a - 1, 0.0), n, z), direct)
+        n = where(is_large, a + b - 2, 0.0)
+        return where(is_large, log1p(n) + log_binomial(where(is_large, a - 1, 0.0), n, z), direct)
 
     def cdf(self, z: Value, a: Value, b: Value) -> Value:
         return betainc(a, b, z)
@@ -97,10 +104,10 @@ class BetaDistribution(ContinuousDistribution):
         return betaincc(a, b, z)
 
     def ppf(self, q: Value, a: Value, b: Value) -> Value:
-        return Quantile(distribution="beta")(q, a, b)
+        return betaincinv(a, b, q)
 
     def isf(self, q: Value, a: Value, b: Value) -> Value:
-        return Quantile(distribution="beta", is_upper=True)(q, a, b)
+        return betainccinv(a, b, q)
 
 
 class StudentDistribution(SymmetricDistribution):
@@ -117,19 +124,10 @@ class StudentDistribution(SymmetricDistribution):
         return -kernel - log(df) / 2 - betaln(0.5, df / 2)
 
     def cdf(self, z: Value, df: Value) -> Value:
-        square = z * z
-        is_central = square < df
-        # P(T**2 <= z**2) as an incomplete beta function, of the smaller of x and 1 - x.
-        x = where(is_central, square, df) / (square + df)
-        a, b = where(is_central, 0.5, df / 2), where(is_central, df / 2, 0.5)
-        tail = where(is_central, betaincc(a, b, x), betainc(a, b, x)) / 2
-        out = where(z < 0, tail, 1 - tail)
-        # Near 0, where x has no derivative in z, a power series.
-        near = exp(self.logpdf(0 * z, df)) * (z - z * square * ((df + 1) / df) / 6)
-        return where(square < 1e-8 * df, near + 0.5, out)
+        return stdtr(df, z)
 
     def ppf(self, q: Value, df: Value) -> Value:
-        return Quantile(distribution="t")(q, df)
+        return stdtrit(df, q)
 
 
 class GeneralizedNormalDistribution(SymmetricDistribution):

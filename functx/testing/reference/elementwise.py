@@ -39,11 +39,6 @@ def DistributionFunction(*args: Array, function: str) -> Array:
     return getattr(getattr(scipy.stats, name), method)(*args)
 
 
-def Quantile(*args: Array, distribution: str, is_upper: bool) -> Array:
-    inverse = getattr(scipy.stats, distribution)
-    return (inverse.isf if is_upper else inverse.ppf)(*args)
-
-
 def LogNormalMass(a: Array, b: Array) -> Array:
     a, b = np.where(a > 0, -b, a), np.where(a > 0, -a, b)
     larger, smaller = scipy.special.log_ndtr(b), scipy.special.log_ndtr(a)
