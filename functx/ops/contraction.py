@@ -47,6 +47,7 @@ from functx.ops.operands import (
     as_int,
     canonical_axis_sequence,
     check_axes,
+    shift_dims,
     tuple_delete,
 )
 
@@ -157,15 +158,15 @@ class DotGeneral(Primitive):
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         nb = len(xb)
         if dx is not None and dy is not None:
-            shift = [_shift_dims(group, d) for group, d in ((xc, dx), (yc, dy), (xb, dx), (yb, dy))]
+            shift = [shift_dims(group, d) for group, d in ((xc, dx), (yc, dy), (xb, dx), (yb, dy))]
             batched = ((dx, *shift[2]), (dy, *shift[3]))
             return self._with_dims((shift[0], shift[1]), batched)(x, y), 0
         if dx is not None:
-            free = tuple_delete(range(x.ndim), (*_shift_dims(xc, dx), *_shift_dims(xb, dx)))
-            product = self._with_dims((_shift_dims(xc, dx), yc), (_shift_dims(xb, dx), yb))
+            free = tuple_delete(range(x.ndim), (*shift_dims(xc, dx), *shift_dims(xb, dx)))
+            product = self._with_dims((shift_dims(xc, dx), yc), (shift_dims(xb, dx), yb))
             return product(x, y), nb + free.index(dx)
-        free = tuple_delete(range(y.ndim), (*_shift_dims(yc, dy), *_shift_dims(yb, dy)))
-        product = self._with_dims((xc, _shift_dims(yc, dy)), (xb, _shift_dims(yb, dy)))
+        free = tuple_delete(range(y.ndim), (*shift_dims(yc, dy), *shift_dims(yb, dy)))
+        product = self._with_dims((xc, shift_dims(yc, dy)), (xb, shift_dims(yb, dy)))
         return product(x, y), x.ndim - len(xc) + free.index(dy)
 
     def _with_dims(self, contract: tuple[Dims, Dims], batched: tuple[Dims, Dims]) -> DotGeneral:
@@ -220,10 +221,6 @@ class DotGeneral(Primitive):
             )
             parts.append(ctx.convert(wide, aval, out))
         return stablehlo.multiply(*parts)
-
-
-def _shift_dims(dims: Dims, dim: int) -> Dims:
-    return tuple([d + (d >= dim) for d in dims])
 
 
 def _argsort(dims: Dims) -> list[int]:

@@ -19,7 +19,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, is_integer, kind
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.arithmetic import BOOL
-from functx.ops.operands import Dims, literal, tuple_delete
+from functx.ops.operands import Dims, literal, shift_dims, tuple_delete
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -214,11 +214,6 @@ def default_fill_value(dtype: DType) -> complex:
         return True
     limits = np.iinfo(dtype)
     return limits.max if kind(dtype) == "u" else limits.min
-
-
-def shift_dims(dims: Dims, dim: int) -> Dims:
-    """`dims` after a dimension is inserted at `dim`."""
-    return tuple([d + (d >= dim) for d in dims])
 
 
 def _increasing(dims: Dims) -> bool:

@@ -1,4 +1,4 @@
-"""Triangular systems of batches of matrices, and helpers for rules of matrix functions.
+"""Triangular systems of batches of matrices, and functions for rules of matrix functions.
 
 The last two dimensions of an array are matrices, the dimensions before them are a batch.
 """

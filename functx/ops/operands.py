@@ -189,6 +189,11 @@ def tuple_delete(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ..
     return tuple(n for i, n in enumerate(items) if i not in left_out)
 
 
+def shift_dims(dims: Dims, dim: int) -> Dims:
+    """`dims` after a dimension is inserted at `dim`."""
+    return tuple([d + (d >= dim) for d in dims])
+
+
 def batch_size(args: Values, dims: Sequence[int | None]) -> int:
     """The length of the batch dimensions `dims` of the operands, or of the axis being batched."""
     for x, d in zip(args, dims, strict=True):
