@@ -1,4 +1,4 @@
-"""What derivatives save and recompute, by the names of `jax.ad_checkpoint`."""
+"""The values that derivatives save or recompute, by the names of `jax.ad_checkpoint`."""
 
 from functx.custom import checkpoint_policies
 from functx.ops.autodiff import checkpoint_name

@@ -18,7 +18,7 @@ _STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 
 
 @lru_cache(maxsize=8)
 def bernoulli_numbers(n: int) -> tuple[float, ...]:
-    """The numbers of Bernoulli B_0, B_1 = -1/2, ... B_n."""
+    """The Bernoulli numbers B_0, B_1 = -1/2, ... B_n."""
     numbers = [Fraction(1)]
     for m in range(1, n + 1):
         known = sum([math.comb(m + 1, k) * numbers[k] for k in range(m)], Fraction(0))
@@ -28,8 +28,8 @@ def bernoulli_numbers(n: int) -> tuple[float, ...]:
 
 def zeta_minus_one(k: int) -> float:
     """The sum of n**-k for n from 2, for an integer k > 1."""
-    n, tail = 30, 0.0
-    # Euler and Maclaurin's formula behind the first terms.
+    n = 30
+    # The Euler-Maclaurin formula after the first terms.
     tail = n ** (1 - k) / (k - 1) + 0.5 * n**-k + k * n ** (-k - 1) / 12
     tail -= k * (k + 1) * (k + 2) * n ** (-k - 3) / 720
     tail += k * (k + 1) * (k + 2) * (k + 3) * (k + 4) * n ** (-k - 5) / 30240

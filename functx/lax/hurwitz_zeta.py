@@ -1,4 +1,4 @@
-"""The zeta function of Hurwitz, with all derivatives in both operands."""
+"""The Hurwitz zeta function, with all derivatives in both operands."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Zeta(ParametricFunction):
 
 
 def _euler_maclaurin(x: Value, q: Value) -> Value:
-    # Terms until q is large, then the formula of Euler and Maclaurin for the rest.
+    # Terms until q is large, then the Euler-Maclaurin formula for the rest.
     def is_small(state: tuple[Value, Value]) -> Value:
         return ops.reduce_or(state[0] < _SHIFT)
 
@@ -68,5 +68,5 @@ def _euler_maclaurin(x: Value, q: Value) -> Value:
 
 
 def zeta(x: ArrayLike, q: ArrayLike) -> Value:
-    """The zeta function of Hurwitz, the sum of (q + n)**-x over integers n >= 0, elementwise."""
+    """The Hurwitz zeta function, the sum of (q + n)**-x over integers n >= 0, elementwise."""
     return Zeta()(*promote_scalars(x, q))

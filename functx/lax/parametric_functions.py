@@ -194,8 +194,8 @@ def continued_fraction(
 ) -> Value:
     """b_0 + a_1 / (b_1 + a_2 / (b_2 + ...)) with b_0 = `first` and `coefficients(k)` a_k, s_k and b_k.
 
-    s_k is the size of a_k without factors that may vanish. `dtype` is the real dtype. By the method of
-    Lentz as modified by Thompson and Barnett (1986), "Coulomb and Bessel functions of complex
+    s_k is the size of a_k without factors that may vanish. `dtype` is the real dtype. By the modified
+    Lentz method of Thompson and Barnett (1986), "Coulomb and Bessel functions of complex
     arguments and order".
     """
     eps, tiny = float(finfo(dtype).eps), float(finfo(dtype).tiny) * 1e4

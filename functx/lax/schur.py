@@ -190,10 +190,9 @@ class SolveSylvester(MatrixFunction):
         x = ops.real(x) if is_real else x
         if not self.tol:
             return x
-        shape = (*c.shape[:-2], *c.shape[-2:])
         sums = ops.add(
-            ops.broadcast_rows(ops.extract_diagonal(r), shape),
-            ops.broadcast_columns(ops.extract_diagonal(s), shape),
+            ops.broadcast_rows(ops.extract_diagonal(r), c.shape),
+            ops.broadcast_columns(ops.extract_diagonal(s), c.shape),
         )
         is_singular = ops.reduce_or(ops.lt(ops.abs(sums), self.tol), (rows, rows + 1))
         wide = ops.broadcast_in_dim(is_singular, x.shape, tuple(range(rows)))

@@ -1,4 +1,4 @@
-"""What the Python array API standard asks of a namespace: its version, its capabilities, devices.
+"""The members that the Python array API standard asks of a namespace: version, capabilities, devices.
 
 https://data-apis.org/array-api/2025.12
 """
@@ -27,7 +27,7 @@ _VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 
 
 class ArrayNamespaceInfo:
-    """What `functx.numpy` can do: the inspection functions of the array API standard.
+    """The inspection functions of the array API standard: the capabilities of `functx.numpy`.
 
     >>> import functx.numpy as np
     >>> info = np.__array_namespace_info__()
@@ -40,7 +40,7 @@ class ArrayNamespaceInfo:
     __module__ = "functx.numpy"
 
     def capabilities(self) -> dict[str, bool | int | None]:
-        """What holds under every transform.
+        """The capabilities under every transform.
 
         Boolean masks and functions such as `nonzero`, whose results have shapes that depend on
         values, work outside of transforms, and in `jit` with the argument `size`.

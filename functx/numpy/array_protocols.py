@@ -148,7 +148,7 @@ def _array_function(
 
 
 def _alternative(path: str) -> str:
-    """What to write in place of the function `path` of NumPy or SciPy, which functx lacks."""
+    """The cure in the error about the function `path` of NumPy or SciPy, which functx lacks."""
     if _resolves(sys.modules.get("jax"), path):
         return f"Write jax.{path}, which takes arrays that are traced."
     module = f"functx.{path.rpartition('.')[0] or 'numpy'}"

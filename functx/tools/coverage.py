@@ -1,4 +1,4 @@
-"""What functx has of JAX's library, which `docs/reference/coverage.md` lists."""
+"""The coverage of JAX's library, which `docs/reference/coverage.md` lists."""
 
 from __future__ import annotations
 

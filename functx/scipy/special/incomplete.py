@@ -136,10 +136,10 @@ def stdtrit(df: ArrayLike, p: ArrayLike) -> Value:
 
 
 def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Value:
-    """The zeta function of Hurwitz, the sum of (q + n)**-x over n >= 0, or with no q that of Riemann.
+    """The Hurwitz zeta function, the sum of (q + n)**-x over n >= 0, or with no q the Riemann zeta function.
 
-    That of Hurwitz is nan for x < 1; that of Riemann is its analytic continuation. It is
-    differentiable any number of times in both operands.
+    The Hurwitz zeta function is nan for x < 1; the Riemann one is analytically continued. Both are
+    differentiable any number of times in all operands.
 
     >>> import functx
     >>> round(float(functx.scipy.special.zeta(2.0, 1.0)), 4)

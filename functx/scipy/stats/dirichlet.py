@@ -16,7 +16,7 @@ __all__ = ["logpdf", "pdf"]
 
 
 def logpdf(x: ArrayLike, alpha: ArrayLike) -> Value:
-    """The logarithm of the density, gamma(np.sum(alpha)) prod(x**(alpha - 1) / gamma(alpha)), at the columns of `x`.
+    """The logarithm of the density, gamma(sum(alpha)) prod(x**(alpha - 1) / gamma(alpha)), at the columns of `x`.
 
     `alpha` has the shape (n,), and `x` (n, ...) or (n - 1, ...), without the last row, which makes the
     sum of each column 1. The density is 0 unless the sum is 1 up to rounding and no element is
