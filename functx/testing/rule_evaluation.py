@@ -22,7 +22,8 @@ from functx.core.program import Atom, Equation, Program, Var
 from functx.core.tracer import current_builder
 from functx.core.tracing import program_checks, trace
 from functx.core.types import SHORT_NAMES, ShapedArray, is_inexact, x64_enabled
-from functx.core.typing import ArrayLike, Cotangent, PyTree, Value, Values
+from functx.core.typing import ArrayLike, Avals, Cotangent, PyTree, Value, Values
+from functx.lax.parametric_functions import KernelFunction
 from functx.lowering.functx_call import jit_program
 from functx.ops.families import apply_mask
 from functx.testing.numerical_derivatives import Array
@@ -159,17 +160,40 @@ class InterpretedRules:
         is_special = self.case.sample.values is not None
         for eqn in program.equations:
             key = eqn.primitive, tuple([atom.aval for atom in eqn.inputs])
-            if not is_special and (key in self.operations or key in COMPARED_OPERATIONS):
-                continue
             # One without a definition was lowered to run the program.
             if numpy_definition(eqn.primitive) is None:
                 continue
+            if self._has_rows_of_the_sample(eqn):
+                self._note_rows(eqn, values)
+                continue
+            if not is_special and (key in self.operations or key in COMPARED_OPERATIONS):
+                continue
             operands = [narrow_atom(values, atom) for atom in eqn.inputs]
-            draw = key, tuple([x.tobytes() for x in operands])
-            if draw not in self._draws:
-                self._draws.add(draw)
-                alone = CheckedOperation(eqn.primitive, one_equation(eqn), [])
-                self.operations.setdefault(key, alone).draws.append(operands)
+            self._note_draw(eqn.primitive, operands, [atom.aval for atom in eqn.inputs])
+
+    def _has_rows_of_the_sample(self, eqn: Equation) -> bool:
+        """Whether it is a function by a kernel on arrays of one shape, a batch of the sample's shapes."""
+        shapes = {atom.aval.shape for atom in eqn.inputs}
+        size = self.case.avals[0].size if self.case.avals else 0
+        if not isinstance(eqn.primitive, KernelFunction) or len(shapes) > 1 or not size:
+            return False
+        return eqn.inputs[0].aval.size % size == 0
+
+    def _note_rows(self, eqn: Equation, values: dict[Var, Array]) -> None:
+        """Note each row of a batch, of the sample's shape, since a kernel compiles anew for each shape."""
+        shape = self.case.avals[0].shape
+        stacked = [narrow_atom(values, atom).reshape(-1, *shape) for atom in eqn.inputs]
+        for operands in zip(*stacked, strict=True):
+            avals = [ShapedArray(x.shape, x.dtype) for x in operands]
+            self._note_draw(eqn.primitive, list(operands), avals)
+
+    def _note_draw(self, primitive: Primitive, operands: list[Array], avals: Avals) -> None:
+        key = primitive, tuple(avals)
+        draw = key, tuple([x.tobytes() for x in operands])
+        if draw not in self._draws:
+            self._draws.add(draw)
+            alone = CheckedOperation(primitive, one_equation(primitive, avals), [])
+            self.operations.setdefault(key, alone).draws.append(operands)
 
 
 def rule_evaluations(case: RuleCase) -> dict[EvaluationName, RuleEvaluation]:
@@ -348,11 +372,11 @@ def _vjp_of_vjp(case: RuleCase, inputs: TracedInputs) -> list[Value]:
     return _run_vjp(case, case.pullback, mask, [*inputs.args, *inputs.cts], inputs.second_cts)
 
 
-def one_equation(eqn: Equation) -> Program:
+def one_equation(primitive: Primitive, avals: Avals) -> Program:
     """The program of one equation, whose operands are its inputs."""
-    inputs = [Var(atom.aval) for atom in eqn.inputs]
-    alone = Equation.of(eqn.primitive, inputs)
-    return Program(eqn.primitive.name, inputs, [alone], alone.outputs)
+    inputs = [Var(aval) for aval in avals]
+    alone = Equation.of(primitive, inputs)
+    return Program(primitive.name, inputs, [alone], alone.outputs)
 
 
 def narrow_atom(values: dict[Var, Array], atom: Atom) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 
@@ -41,6 +41,9 @@ DEFINITION_TOLERANCES = {
     "bf16": 3e-2,
 }
 """By dtype, the tolerance of a value against its definition, relative to the largest element."""
+
+PARSED_OPERATIONS: set[Hashable] = set()
+"""The operations, with types of operands, whose printed form parsed back in this process."""
 
 
 def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = None) -> None:
@@ -390,7 +393,10 @@ def _check_stable(case: RuleCase, program: Program, second: Program) -> None:
     assert text == str(_without_sources(second)), (
         f"{case!r}: a program must print stably; got\n{text}\nand\n{second}"
     )
-    assert Program.parse(text) == program, f"{case!r}: a program must parse back; got\n{text}"
+    operations = {(eqn.primitive, *[atom.aval for atom in eqn.inputs]) for eqn in program.equations}
+    if not operations <= PARSED_OPERATIONS:
+        assert Program.parse(text) == program, f"{case!r}: a program must parse back; got\n{text}"
+        PARSED_OPERATIONS.update(operations)
 
 
 def _without_sources(program: Program) -> Program:
