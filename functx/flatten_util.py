@@ -45,7 +45,7 @@ class Unravel:
     """The function from a vector to a pytree, whose leaves have these shapes and lie in it in order.
 
     Where the leaves have several `dtypes`, it converts them from that of the vector, `dtype`; else they
-    keep the dtype of the vector. Equal functions may stand for each other as static arguments.
+    keep the dtype of the vector. Functions with equal fields are equal as static arguments.
     """
 
     structure: tree.TreeDef

@@ -218,7 +218,8 @@ def double_sided_maxwell(
 ) -> Value:
     """`loc` plus or minus, equally likely, `scale` times numbers of `maxwell`.
 
-    The shape of the result is `shape`, followed by the one that `loc` and `scale` have together.
+    The shape of the result is `shape`, or if it is () the one that `loc` and `scale` have together,
+    followed by the latter.
 
     >>> from functx import random
     >>> random.double_sided_maxwell(random.key(0), 1.0, [1.0, 2.0], (3,)).shape

@@ -174,6 +174,8 @@ def test_derivatives_hold_where_a_distribution_has_its_median_or_end():
             ours.beta.logpdf: (1.0, 2.0, 1.0),
             ours.norm.logcdf: (math.inf,),
             ours.cauchy.ppf: (0.5,),
+            ours.gumbel_r.cdf: (-800.0,),
+            ours.gumbel_l.logcdf: (800.0,),
         }
         found = {f: fx.grad(f)(*args) for f, args in points.items()}
     expected = [
@@ -185,6 +187,8 @@ def test_derivatives_hold_where_a_distribution_has_its_median_or_end():
         1.0,
         0.0,
         math.pi,
+        0.0,
+        0.0,
     ]
     np.testing.assert_allclose(list(found.values()), expected, 1e-6)
 

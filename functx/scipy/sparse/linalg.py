@@ -96,8 +96,8 @@ def gmres(
 ) -> tuple[PyTree, None]:
     """The `x` with `A x = b`, by generalized minimal residuals, and None.
 
-    `A` is any regular matrix or linear function. A Krylov space grows to `restart` dimensions and begins
-    anew, at most `maxiter` times; the other arguments are those of `cg`. Both of JAX's names of a
+    `A` is any regular matrix or linear function. A Krylov space grows to `restart` dimensions, then the
+    method restarts, at most `maxiter` times; the other arguments are those of `cg`. Both of JAX's names of a
     `solve_method`, "batched" and "incremental", find the least residual of each whole space.
 
     Y. Saad, M. H. Schultz, "GMRES: a generalized minimal residual algorithm" (1986), with the

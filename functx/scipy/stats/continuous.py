@@ -7,7 +7,7 @@ import math
 from functx.core.typing import Value
 from functx.nn.activations import log1mexp, log_sigmoid, sigmoid
 from functx.numpy.operators import abs, square
-from functx.numpy.ufuncs import arctan2, exp, expm1, log, log1p, sin, tan, where
+from functx.numpy.ufuncs import arctan2, exp, expm1, log, log1p, maximum, sin, tan, where
 from functx.scipy.special import i0e, log_ndtr, logit, ndtr, ndtri
 from functx.scipy.stats.distribution import ContinuousDistribution, SymmetricDistribution
 from functx.scipy.stats.kernels import LOG_TWO_PI, log_normal_mass, log_one_plus_square
@@ -109,18 +109,22 @@ class GumbelDistribution(ContinuousDistribution):
     def logpdf(self, z: Value) -> Value:
         return -z - exp(-z)
 
+    def decay(self, z: Value) -> Value:
+        """exp(-z), with z of at least -7, where exp(-exp(-z)) and its derivatives are already 0."""
+        return exp(-maximum(z, -7.0))
+
     def cdf(self, z: Value) -> Value:
-        return exp(-exp(-z))
+        return exp(-self.decay(z))
 
     def logcdf(self, z: Value) -> Value:
         return -exp(-z)
 
     def sf(self, z: Value) -> Value:
-        return -expm1(-exp(-z))
+        return -expm1(-self.decay(z))
 
     def logsf(self, z: Value) -> Value:
         # For large z, log((1 - exp(-y)) / y) - z with y = exp(-z), which underflows.
-        y = exp(-z)
+        y = self.decay(z)
         return where(y < 1e-4, -z - y / 2 + y * y / 24, log1mexp(y))
 
     def ppf(self, q: Value) -> Value:

@@ -163,7 +163,7 @@ class ContinuousDistribution(Distribution):
 
 
 class SymmetricDistribution(ContinuousDistribution):
-    """A distribution with the densities of z and of -z equal; it defines `logpdf`, `cdf` and `ppf`."""
+    """A distribution with equal densities at z and -z; it defines `logpdf`, `cdf` and `ppf`."""
 
     @rule
     def sf(self, z: Value, *shapes: Value) -> Value:
