@@ -72,7 +72,10 @@ class InverseIncompleteGamma(KernelFunction):
 
     def partial(self, i: int, t: Value, out: Value, a: Value, p: Value) -> Tangent:
         if i == 0:
-            return t * RandomGammaGrad()(a, out)
+            # At the ends x does not vary with a.
+            is_end = _is_end(p)
+            slope = RandomGammaGrad()(a, ops.select(is_end, 1.0, out))
+            return t * ops.select(is_end, 0.0, slope)
         density = cast_like_input(gamma_density(*widen([a, out])), t)
         return t / (-density if self.is_upper else density)
 
@@ -122,6 +125,10 @@ def _tails(p: Value, is_upper: bool) -> tuple[Value, Value, Value]:
     """A probability, its logarithm, and that of the rest, where `p` is the probability or the rest."""
     log, log_of_rest = ops.log(p), ops.log1p(-p)
     return (1.0 - p, log_of_rest, log) if is_upper else (p, log, log_of_rest)
+
+
+def _is_end(p: Value) -> Value:
+    return ops.eq(p, 0.0) | ops.eq(p, 1.0)
 
 
 def _solve(
@@ -267,4 +274,7 @@ class StudentQuantile(KernelFunction):
         density = cast_like_input(student_density(*widen([df, out])), t)
         if i == 1:
             return t / density
-        return ops.neg(t * (StudentCdf(orders=(1,))(df, out) / density))
+        is_end = _is_end(p)
+        # At the ends t does not vary with df.
+        change = StudentCdf(orders=(1,))(df, ops.select(is_end, 0.0, out))
+        return ops.neg(t * (change / ops.select(is_end, 1.0, density)))

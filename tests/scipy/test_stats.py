@@ -262,3 +262,8 @@ def test_parameters_out_of_range_give_nan():
         ours.wrapcauchy.pdf(1.0, 1.5),
     ]
     assert np.all(np.isnan(values))
+
+
+def test_quantiles_at_the_ends_are_those_of_the_support():
+    q = np.array([0.0, 1.0, 1.5], "float32")
+    np.testing.assert_array_equal(ours.t.ppf(q, 3.0), [-math.inf, math.inf, math.nan])
