@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -22,9 +22,8 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.program import Program
 from functx.core.tracer import Tracer, aval_of
-from functx.core.types import ShapedArray, canonical_dtype
+from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayLike, Function, PyTree, Values
 from functx.lowering.captured_arrays import read_hidden_states, write_back_call
 from functx.lowering.jax_bridge import call_reraising_callback_errors
@@ -247,33 +246,6 @@ def check_donated_once(
                     f"got one array for `{names[i]}`, which is donated, and for `{names[j]}`",
                     fix="Pass a copy of it, or do not donate it.",
                 )
-
-
-class Traced:
-    """A function traced for one set of arguments: its program, not yet lowered.
-
-    The `program` and `jaxpr` are one object; `lower()` gives the `Lowered` function.
-    """
-
-    def __init__(self, fun_name: str, program: Program, lower: Callable[[], Lowered]):
-        self.fun_name, self.program, self.lower = fun_name, program, lower
-
-    @property
-    def jaxpr(self) -> Program:
-        """The program, under JAX's name."""
-        return self.program
-
-    @property
-    def in_avals(self) -> list[ShapedArray]:
-        """The types of the arguments."""
-        captured = len(self.program.captured or ())
-        return self.program.in_avals[: len(self.program.in_avals) - captured]
-
-    @property
-    def out_info(self) -> PyTree:
-        """The shapes and dtypes of the results."""
-        out_tree = self.program.trees[1]  # type: ignore[index]
-        return tree.unflatten(out_tree, self.program.out_avals[: out_tree.num_leaves])
 
 
 class Lowered:

@@ -59,7 +59,6 @@ from functx.lowering.arguments import (
     CallingConvention,
     Lowered,
     StaticArguments,
-    Traced,
     check_divisible,
     check_donated_once,
     check_usable,
@@ -94,7 +93,7 @@ from functx.transforms.argument_names import (
 )
 from functx.transforms.call_primitive import Call
 from functx.transforms.dce import drop_unused_inputs
-from functx.transforms.make_ir import eval_shape, make_ir
+from functx.transforms.make_ir import eval_shape
 from functx.transforms.replayed_draws import has_replays
 from functx.transforms.tracing_api import TracedFunction, abstractify, avals_of, trace_function
 
@@ -132,8 +131,8 @@ def jit(
     around it: call `backward()`, and write to them. What it changes is written back after each call; its
     results have no history.
 
-    The result has the methods `trace(...)`, whose result has a `program` and `lower()`, and `lower(...)`,
-    whose result has `compile()`, `as_text()` and `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
+    The result has the methods `lower(...)`, whose result has `compile()`, `as_text()` and
+    `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
 
     Raises StaticArgumentError for a static argument that cannot be hashed. Where a budget is too
     small, MemoryBudgetWarning gives the smallest possible one, which is used.
@@ -220,10 +219,9 @@ def jit(
 
     copy_function_metadata(wrapper, fun, "jit").__name__ = function_name(fun)
     wrapper.lower = api_boundary(compiled.lower)  # type: ignore[attr-defined]
-    wrapper.trace = api_boundary(compiled.trace_call)  # type: ignore[attr-defined]
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
-    vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "trace", "eval_shape", "clear_cache")
+    vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "eval_shape", "clear_cache")
     return wrapper
 
 
@@ -591,12 +589,6 @@ class JittedFunction:
             self.effective_options().key,
             self.modules.key(),
         )
-
-    def trace_call(self, *args: PyTree, **kwargs: PyTree) -> Traced:
-        """The program of a call with arguments like these."""
-        fun, dynamic, keywords = self.static.bind(args, kwargs)
-        program = make_ir(fun)(*dynamic, **keywords)
-        return Traced(function_name(self.fun), program, partial(self.lower, *args, **kwargs))
 
     def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
         """The program for these arguments, which may be abstract, as StableHLO."""

@@ -759,8 +759,8 @@ def test_wrappers_are_not_converted_without_a_word():
         Variable(w)
     with pytest.raises(errors.WrapperConversionError):
         jit(lambda w: w if w.sum() > 0 else -w)(w)
-    with pytest.raises(errors.ForeignCodeError, match=r"numpy\.spacing.* cannot be traced"):
-        numpy.spacing(w)
+    with pytest.raises(errors.ForeignCodeError, match=r"numpy\.isnat.* cannot be traced"):
+        numpy.isnat(w)
 
 
 def test_a_jitted_call_runs_the_program_of_the_inner_arrays():

@@ -83,8 +83,3 @@ def test_rules_that_use_what_jax_traced_around_them():
     with pytest.raises(ForeignCodeError) as info:
         fx.grad(fx.from_jax(f))(X, onp.full((4, 3), 2.0, "float32"))
     assert "nondiff_argnums" in str(info.value)
-
-
-def test_dtypes_that_functx_does_not_have():
-    with pytest.raises(fx.errors.DTypeError, match="must have a dtype that functx has; got"):
-        fx.jit(fx.from_jax(lambda x: x.astype("float8_e4m3b11fnuz")))(X)
