@@ -163,6 +163,8 @@ class InterpretedRules:
             # One without a definition was lowered to run the program.
             if numpy_definition(eqn.primitive) is None:
                 continue
+            if is_compared_elsewhere(eqn, self.case.primitive):
+                continue
             if self._has_rows_of_the_sample(eqn):
                 self._note_rows(eqn, values)
                 continue
@@ -370,6 +372,23 @@ def _jvp_of_vjp(case: RuleCase, inputs: TracedInputs) -> Values:
 def _vjp_of_vjp(case: RuleCase, inputs: TracedInputs) -> list[Value]:
     mask = (*case.inexact_mask, *[True] * len(inputs.cts))
     return _run_vjp(case, case.pullback, mask, [*inputs.args, *inputs.cts], inputs.second_cts)
+
+
+def is_compared_elsewhere(eqn: Equation, checked: Primitive) -> bool:
+    """Whether the kernel of an operation is left to other checks than those of the primitive `checked`.
+
+    One of another class is compared in the cases of its own samples. Of the second derivatives in
+    several parameters, which compile for long, the mixed ones in neighbouring parameters represent all.
+    """
+    primitive = eqn.primitive
+    if not isinstance(primitive, KernelFunction):
+        return False
+    if type(primitive) is not type(checked):
+        return True
+    orders = getattr(primitive, "orders", ())
+    varied = [i for i, order in enumerate(orders) for _ in range(order)]
+    is_mixed = varied == [len(orders) - 2, len(orders) - 1]
+    return len(varied) > 1 and len(eqn.inputs) > 2 and not is_mixed
 
 
 def one_equation(primitive: Primitive, avals: Avals) -> Program:

@@ -271,7 +271,7 @@ class Logm(AnalyticFunction):
     logarithm"; the approximant is Gauss-Legendre quadrature of the integral of x (1 + s x)^-1.
     """
 
-    samples = (sample(c64[2, 2], values={0: _MATRIX}, dtypes=("c128", "c64")),)
+    samples = (sample(c64[2, 2], values={0: _MATRIX}, dtypes=("c128",)),)
 
     def decompose(self, a: Value) -> Value:
         t, z = Schur()(a)
