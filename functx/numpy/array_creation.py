@@ -413,24 +413,26 @@ def linspace(
     axis = canonical_axis(axis, len(shape) + 1)
     start, stop = [_with_unit_axis(x, shape, axis) for x in (start, stop)]
     result_dtype = inexact_dtype(working_dtype) if dtype is None else canonical_dtype(dtype)
-    # (1 - t) start + t stop is more accurate than start + t (stop - start).
     out_shape = (*shape[:axis], num, *shape[axis:])
     position = ops.broadcasted_iota(real_dtype(working_dtype), out_shape, axis)
-    t = ops.div(position, float(intervals or 1))
+    of_integers = kind(result_dtype) in "iu"
     if is_complex(working_dtype):
-        t = ops.convert_element_type(t, working_dtype)
-    numbers = ops.add(
-        ops.mul(_broadcast_unless_scalar(start, out_shape), ops.sub(1.0, t)),
-        ops.mul(_broadcast_unless_scalar(stop, out_shape), t),
-    )
-    if endpoint and num > 1:
-        numbers = ops.select(
-            ops.eq(position, float(intervals)), _broadcast_unless_scalar(stop, out_shape), numbers
-        )
-    if kind(result_dtype) in "iu":
-        from functx.numpy.floating_point import floor
+        position = ops.convert_element_type(position, working_dtype)
+    bounds = [_broadcast_unless_scalar(x, out_shape) for x in (start, stop)]
+    if of_integers:
+        from functx.numpy.floating_point import floor, floor_divide
 
-        numbers = floor(numbers)
+        # The quotient is floored from its remainder: the compiler may round a division by a constant.
+        rise = ops.mul(position, ops.sub(bounds[1], bounds[0]))
+        count = float(intervals or 1)
+        numbers = floor_divide(ops.add(ops.mul(bounds[0], count), rise), count)
+    else:
+        # (1 - t) start + t stop is more accurate than start + t (stop - start).
+        t = ops.div(position, float(intervals or 1))
+        numbers = ops.add(ops.mul(bounds[0], ops.sub(1.0, t)), ops.mul(bounds[1], t))
+    if endpoint and num > 1:
+        last = floor(bounds[1]) if of_integers else bounds[1]
+        numbers = ops.select(ops.eq(position, float(intervals)), last, numbers)
     numbers = on_device(ops.convert_element_type(numbers, result_dtype), device)
     if not retstep:
         return numbers

@@ -327,3 +327,11 @@ def test_ranges_of_known_values_need_no_number():
 def test_new_arrays_while_jax_traces():
     found = jax.jit(lambda x: np.linspace(0, 1, 3) + np.zeros(3) + x)(jnp.ones(3))
     assert found.tolist() == [1.0, 1.5, 2.0]
+
+
+def test_integers_between_integers_are_rounded_down_exactly():
+    for start, stop, num in ((-3, 3, 7), (-1000, 1000, 25), (1, 7, 35)):
+        exact = [start + (stop - start) * k // (num - 1) for k in range(num)]
+        assert np.linspace(start, stop, num, dtype=int).tolist() == exact
+        traced = jit(lambda x, stop=stop, num=num: np.linspace(x, stop, num, dtype=int))
+        assert traced(float(start)).tolist() == exact
