@@ -171,6 +171,8 @@ def hypergeometric_series(upper: Sequence[Array], lower: Sequence[Array], x: Arr
             term = term / (b + k)
         term = term * x / (k + 1)
         total = total + term
+        if k % 16 == 15 and np.all(np.abs(term) <= 1e-20 * np.abs(total)):
+            break
     return total
 
 
