@@ -28,7 +28,7 @@ def named_scope(name: str) -> Iterator[None]:
     ...         return functx.numpy.sin(x)
     >>> print(functx.make_ir(f)(1.0))  # doctest: +ELLIPSIS
     program f(x: ~f32[]):
-      a: ~f32[] = sin x   # encoder: ... in f
+      a: ~f32[] = sin x     # encoder: ... in f
       return a
     """
     if not isinstance(name, str):

@@ -132,8 +132,8 @@ def histogramdd(
 
     >>> import functx.numpy as np
     >>> np.histogramdd(np.array([[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]), 2)[0]
-    array([[1., 0.],
-           [0., 2.]], dtype=float32)
+    array([[1, 0],
+           [0, 2]], dtype=int32)
     """
     (points,) = promote_inexact(asarray(sample))
     points = reshape(points, (-1, 1)) if aval_of(points).ndim < 2 else points

@@ -301,8 +301,9 @@ def qr(a: ArrayOrList, mode: str = "reduced") -> QRResult | Value:
 
     >>> import functx.numpy as np
     >>> q, r = np.linalg.qr(np.array([[3.0, 1.0], [4.0, 2.0]]))
-    >>> np.round(r, 2).tolist()
-    [[-5.0, -2.2], [0.0, 0.4]]
+    >>> print(np.round(r, 2))
+    [[-5.  -2.2]
+     [ 0.   0.4]]
     """
     a = as_inexact(a)
     if mode == "raw":

@@ -263,8 +263,8 @@ def detrend(
     `bp` are indices at which a new line begins.
 
     >>> from functx.scipy import signal
-    >>> signal.detrend([1.0, 2.0, 4.0], type="constant").round(3).tolist()
-    [-1.333, -0.333, 1.667]
+    >>> signal.detrend([1.0, 2.0, 4.0], type="constant").round(3)
+    array([-1.333, -0.333,  1.667], dtype=float32)
     """
     if overwrite_data is not None:
         raise ArgumentError(f"detrend: overwrite_data must be None; got {overwrite_data!r}")

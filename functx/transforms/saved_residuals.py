@@ -28,8 +28,8 @@ def print_saved_residuals(f: Function, *args: PyTree, **kwargs: PyTree) -> None:
     >>> def f(x):
     ...     return functx.numpy.sin(x) * x
     >>> print_saved_residuals(f, 2.0)  # doctest: +ELLIPSIS
-    ~f32[]  sin, ... in f
     ~f32[]  argument x
+    ~f32[]  sin, ... in f
     """
     check_callable(f, "print_saved_residuals")
     leaves, in_tree = tree.flatten_with_key_data((args, kwargs))

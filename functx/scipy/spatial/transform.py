@@ -242,7 +242,7 @@ class Slerp(NamedTuple):
 
     >>> import numpy
     >>> from functx.scipy.spatial.transform import Rotation, Slerp
-    >>> ends = Rotation.from_euler("z", numpy.array([0.0, 90.0]), degrees=True)
+    >>> ends = Rotation.from_euler("z", numpy.array([[0.0], [90.0]]), degrees=True)
     >>> Slerp.init(numpy.array([0.0, 1.0]), ends)(0.5).as_euler("xyz", degrees=True).round(2).tolist()
     [0.0, 0.0, 45.0]
     """

@@ -489,7 +489,7 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Value:
 
     >>> import functx
     >>> functx.scipy.special.bessel_jn(1.0, v=1).round(4)
-    Array([0.7652, 0.4401], dtype=float32)
+    array([0.7652, 0.4401], dtype=float32)
     """
     z = as_inexact(z)
     if is_complex(aval_of(z).dtype):

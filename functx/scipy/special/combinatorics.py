@@ -150,7 +150,7 @@ def bernoulli(n: int) -> Value:
 
     >>> import functx
     >>> functx.scipy.special.bernoulli(4)[2:]
-    Array([ 0.16666667,  0.        , -0.03333334], dtype=float32)
+    array([ 0.16666667,  0.        , -0.03333334], dtype=float32)
     """
     if not isinstance(n, int) or n < 0:
         raise ArgumentError(f"bernoulli: n must be an integer that is not negative; got {n!r}")
@@ -269,7 +269,7 @@ def sph_harm_y(
 
     >>> import functx
     >>> functx.scipy.special.sph_harm_y(0, 0, 0.3, 0.2).round(4)
-    Array(0.2821+0.j, dtype=complex64)
+    array(0.2821+0.j, dtype=complex64)
     """
     if diff_n is not None:
         raise ArgumentError(

@@ -2,8 +2,8 @@
 
 >>> import numpy
 >>> from functx.scipy.stats import norm
->>> norm.cdf(numpy.array([-1.0, 0.0]), scale=2.0).round(4).tolist()
-[0.3085, 0.5]
+>>> norm.cdf(numpy.array([-1.0, 0.0]), scale=2.0).round(4)
+array([0.3085, 0.5   ], dtype=float32)
 """
 
 from types import ModuleType as _ModuleType

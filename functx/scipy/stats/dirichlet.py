@@ -24,7 +24,7 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Value:
 
     >>> import numpy
     >>> from functx.scipy.stats import dirichlet
-    >>> float(dirichlet.logpdf(numpy.array([0.2, 0.8]), numpy.array([2.0, 2.0])).round(4))
+    >>> round(float(dirichlet.logpdf(numpy.array([0.2, 0.8]), numpy.array([2.0, 2.0]))), 4)
     -0.0408
     """
     x, alpha = map(np.asarray, promote_real("dirichlet.logpdf", x, alpha))

@@ -34,8 +34,8 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
     >>> import numpy
     >>> from functx.scipy.stats import gaussian_kde
     >>> kde = gaussian_kde(numpy.array([-1.0, 0.0, 1.5]))
-    >>> kde(numpy.array([0.0, 1.0])).round(4).tolist()
-    [0.2651, 0.2175]
+    >>> kde(numpy.array([0.0, 1.0])).round(4)
+    array([0.256 , 0.2157], dtype=float32)
     """
 
     _fields = ("neff", "dataset", "weights", "covariance", "inv_cov")

@@ -22,7 +22,7 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
 
     >>> import numpy
     >>> from functx.scipy.stats import multivariate_normal
-    >>> float(multivariate_normal.logpdf(numpy.zeros(2), numpy.zeros(2), numpy.eye(2)).round(4))
+    >>> round(float(multivariate_normal.logpdf(numpy.zeros(2), numpy.zeros(2), numpy.eye(2))), 4)
     -1.8379
     """
     if allow_singular is not None:

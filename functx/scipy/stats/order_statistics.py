@@ -145,7 +145,7 @@ def sem(
 
     >>> import numpy
     >>> from functx.scipy.stats import sem
-    >>> float(sem(numpy.array([1.0, 2.0, 3.0, 4.0])).round(4))
+    >>> round(float(sem(numpy.array([1.0, 2.0, 3.0, 4.0]))), 4)
     0.6455
     """
     (x,) = promote_inexact(a)
