@@ -61,7 +61,9 @@ class IncompleteBeta(ParametricFunction):
         # All of the distribution is at 0, or at 1.
         at_zero = ((a == 0.0) & (b > 0.0)) | ((a < math.inf) & (b == math.inf))
         at_one = ((b == 0.0) & (a > 0.0)) | ((b < math.inf) & (a == math.inf))
-        value = ops.select(at_zero & (x > 0.0), high, ops.select(at_one & (x < 1.0), low, math.nan))
+        # Where all is at 0, or at 1, SciPy's convention for an x that is there too.
+        is_high = (at_zero & (x > 0.0)) | (at_one & (x == 1.0))
+        value = ops.select(at_zero | at_one, ops.select(is_high, high, low), math.nan)
         proper = (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)
         value = ops.select((x == 0.0) & (proper | at_one), low, value)
         value = ops.select((x == 1.0) & (proper | at_zero), high, value)
