@@ -369,8 +369,9 @@ def pad(
     `pad_width` is one number, one pair, a pair for each axis, or a dict of them by axis.
     Modes: "constant" (`constant_values`, in the forms of `pad_width`, by default 0), "edge" (the
     outermost element), "reflect" and "symmetric" (mirrored without and with the outermost
-    element), "wrap" (from the other end), "empty" (any value), and "maximum", "minimum" and
-    "mean" (of the `stat_length` outermost elements).
+    element; with `reflect_type="odd"`, twice the outermost element minus these), "wrap" (from the
+    other end), "linear_ramp" (towards `end_values`, by default 0), "empty" (any value), and
+    "maximum", "minimum", "mean" and "median" (of the `stat_length` outermost elements).
     """
     array = ensure_array(array)
     aval = aval_of(array)
@@ -379,8 +380,12 @@ def pad(
         raise ValueRangeError(f"pad: mode must be one of {', '.join(_PAD_OPTIONS)}; got {mode!r}")
     if not kwargs.keys() <= allowed:
         raise ArgumentError(
-            f"pad: the mode {mode!r} takes the options {allowed}; got {set(kwargs)}"
+            f"pad: the mode {mode!r} takes {' or '.join(map(repr, allowed)) or 'no option'}; got "
+            f"{', '.join(map(repr, kwargs))}"
         )
+    reflect_type = kwargs.get("reflect_type", "even")
+    if reflect_type not in ("even", "odd"):
+        raise ValueRangeError(f"pad: reflect_type must be 'even' or 'odd'; got {reflect_type!r}")
     if isinstance(pad_width, dict):
         by_axis = {canonical_axis(d, aval.ndim, "pad: axis"): w for d, w in pad_width.items()}
         pad_width = [by_axis.get(d, 0) for d in range(aval.ndim)]
@@ -393,6 +398,7 @@ def pad(
     if mode in ("constant", "empty"):
         return _pad_constant(array, widths, kwargs.get("constant_values", 0))
     lengths = _pairs_per_axis(kwargs.get("stat_length"), aval.ndim, "lengths")
+    ends = _pairs_per_axis(kwargs.get("end_values", 0), aval.ndim, "end_values")
     for axis, (low, high) in enumerate(widths):
         if (low or high) and not aval.shape[axis]:
             raise ShapeError(
@@ -401,19 +407,24 @@ def pad(
             )
         if mode in _STATISTICS:
             array = _pad_by_statistic(mode, array, axis, (low, high), lengths[axis])
+        elif mode == "linear_ramp":
+            array = _pad_by_ramps(array, axis, (low, high), ends[axis])
+        elif reflect_type == "odd":
+            array = _pad_by_odd_reflection(mode, array, axis, low, high)
         else:
             array = _pad_by_elements(mode, array, axis, low, high)
     return array
 
 
-_STATISTICS = ("maximum", "minimum", "mean")
+_STATISTICS = ("maximum", "minimum", "mean", "median")
 _PAD_OPTIONS: dict[str, set[str]] = {
     "constant": {"constant_values"},
     "empty": set(),
     "edge": set(),
-    "reflect": set(),
-    "symmetric": set(),
+    "reflect": {"reflect_type"},
+    "symmetric": {"reflect_type"},
     "wrap": set(),
+    "linear_ramp": {"end_values"},
     **{name: {"stat_length"} for name in _STATISTICS},
 }
 
@@ -470,6 +481,44 @@ def _pad_by_elements(mode: str, x: Value, axis: int, low: int, high: int) -> Val
     return concatenate_or_empty([*before, x, *after], x, axis)
 
 
+def _pad_by_odd_reflection(mode: str, x: Value, axis: int, low: int, high: int) -> Value:
+    """`x` padded with its elements turned by half a turn about the outermost ones, as often as needed."""
+    from functx.numpy import operators
+
+    n = aval_of(x).shape[axis]
+    period = n - 1 if mode == "reflect" else n
+    if not period:
+        return _pad_by_elements("edge", x, axis, low, high)
+    while low or high:
+        n, before, after = aval_of(x).shape[axis], min(low, period), min(high, period)
+        mirrored = _pad_by_elements(mode, x, axis, before, after)
+        first, last = slice_along(x, 0, 1, axis), slice_along(x, n - 1, n, axis)
+        sides = (
+            (first, slice_along(mirrored, 0, before, axis)),
+            (last, slice_along(mirrored, before + n, before + n + after, axis)),
+        )
+        left, right = [operators.subtract(operators.multiply(end, 2), part) for end, part in sides]
+        x = concatenate_or_empty([left, x, right], x, axis)
+        low, high = low - before, high - after
+    return x
+
+
+def _pad_by_ramps(
+    x: Value, axis: int, widths: tuple[int, int], ends: tuple[ArrayOrList, ArrayOrList]
+) -> Value:
+    """`x` padded with evenly spaced numbers from the `ends` to its first and to its last elements."""
+    from functx.numpy import array_creation
+
+    def ramp(place: int, width: int, end: ArrayOrList) -> Value:
+        edge = ops.squeeze(slice_along(x, place, place + 1, axis), (axis,))
+        dtype = aval_of(x).dtype
+        return array_creation.linspace(end, edge, width, False, dtype=dtype, axis=axis)  # type: ignore[no-any-return]
+
+    last = aval_of(x).shape[axis] - 1
+    before, after = ramp(0, widths[0], ends[0]), ramp(last, widths[1], ends[1])
+    return concatenate_or_empty([before, x, flip(after, axis)], x, axis)
+
+
 def _pad_by_statistic(
     mode: str, x: Value, axis: int, widths: tuple[int, int], counts: tuple[Any, Any]
 ) -> Value:
@@ -485,7 +534,7 @@ def _edge_statistic(
     mode: str, x: Value, axis: int, width: int, count: int | None, end: bool
 ) -> list[Value]:
     """The padding before `x`, or after it at the `end`: a statistic of its outermost elements."""
-    from functx.numpy import floating_point, reductions
+    from functx.numpy import floating_point, reductions, statistics
 
     if not width:
         return []
@@ -499,6 +548,7 @@ def _edge_statistic(
         "maximum": reductions.max,
         "minimum": reductions.min,
         "mean": reductions.mean,
+        "median": statistics.median,
     }
     value = functions[mode](outermost, axis=axis, keepdims=True)
     dtype = aval_of(x).dtype

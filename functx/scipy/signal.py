@@ -567,23 +567,21 @@ def _segment_length(name: str, window: WindowLike, nperseg: int | None, length: 
     return min(nperseg or 256, length)
 
 
-_EXTENSIONS = {
-    None: None,
-    "zeros": "constant",
-    "constant": "edge",
-    "even": "reflect",
-    "odd": "reflect",
+_EXTENSIONS: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "zeros": {"mode": "constant"},
+    "constant": {"mode": "edge"},
+    "even": {"mode": "reflect"},
+    "odd": {"mode": "reflect", "reflect_type": "odd"},
 }
 """For each name of a boundary, the mode of `numpy.pad`."""
 
 
 def _extend(x: Value, segments: Segments, boundary: str | None, padded: bool) -> Value:
     """`x` with half a segment added at both ends, and zeros at the end up to a whole segment."""
-    mode, half = _EXTENSIONS[boundary], segments.length // 2
-    if mode is not None and half:
-        widths = [(0, 0)] * (x.ndim - 1) + [(half, half)]
-        extended = rearranging.pad(x, widths, mode)
-        x = 2.0 * rearranging.pad(x, widths, "edge") - extended if boundary == "odd" else extended
+    options, half = _EXTENSIONS[boundary], segments.length // 2
+    if options and half:
+        x = rearranging.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)], **options)
     if padded:
         missing = -(x.shape[-1] - segments.length) % segments.step % segments.length
         x = fft.crop_or_pad(x, x.shape[-1] + missing, x.ndim - 1)

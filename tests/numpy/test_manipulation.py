@@ -210,6 +210,10 @@ PADDED = [
         for length in ("", ", stat_length=1", ", stat_length=((1, 2), (2, 9))")
         for kind in ("f32[2,3]", "i32[2,3]")
     ],
+    ("np.pad(x, 1, 'median')", "f32[2,3]"),
+    ("np.pad(x, ((1, 2), (2, 0)), 'linear_ramp', end_values=((1, 2), (3, -4)))", "f32[2,3]"),
+    ("np.pad(x, ((11, 0), (3, 13)), 'reflect', reflect_type='odd')", "f32[2,3]"),
+    ("np.pad(x, ((3, 4), (5, 2)), 'symmetric', reflect_type='odd')", "i32[2,3]"),
 ]
 
 CHANGED = [
