@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -171,22 +172,34 @@ def sum_series(
     first: Value,
     eps: float,
     factor: Callable[[Value], Value] | None = None,
+    *,
+    may_cancel: bool = False,
 ) -> Value:
     """The sum of the terms t_k = t_(k-1) `ratio(k)` `factor(k)` for k > 0, without t_0 = `first`.
 
     Its error is that of the sum with `first`.
     A `factor` may vanish, behind which the terms are zero, but not their derivatives.
+    Of terms that `may_cancel`, the sum is nan where it has fewer than three digits.
     """
 
     def step(k: Value, state: State) -> tuple[State, Value]:
-        total, term, size = state
+        total, term, size, *largest = state
         term, size = term * ratio(k), size * ops.abs(ratio(k))
         if factor is not None:
             term, size = term * factor(k), size * ops.max(ops.abs(factor(k)), 0.5)
         total = total + term
-        return (total, term, size), size > eps * ops.max(ops.abs(total), ops.abs(first))
+        largest = [ops.max(x, ops.abs(ops.stop_gradient(term))) for x in largest]
+        is_open = size > eps * ops.max(ops.abs(total), ops.abs(first))
+        return (total, term, size, *largest), is_open
 
-    return iterate(step, (ops.zeros_like(first), first, ops.abs(first)), first.dtype)[0]
+    start = ops.zeros_like(first), first, ops.abs(first)
+    total, _, _, *largest = iterate(
+        step, (*start, ops.abs(first)) if may_cancel else start, first.dtype
+    )
+    for x in largest:
+        scale = ops.max(ops.abs(first + total), ops.abs(first))
+        total = ops.select(x * eps <= 2e-4 * scale, total, math.nan)
+    return total
 
 
 def continued_fraction(

@@ -151,3 +151,10 @@ def test_a_reshape_with_copy_is_an_array_of_its_own():
     numpy.testing.assert_array_equal(
         functx.jit(f)(numpy.zeros((2, 2), "float32")), [[0, 8], [0, 0]]
     )
+
+
+def test_flat_gives_numbers_of_numpy_so_that_pytest_compares_arrays():
+    x = functx.numpy.asarray([1.0, 2.0])
+    assert [type(v) for v in x.flat] == [numpy.float32] * 2
+    assert x == pytest.approx([1.0, 2.0])
+    assert x[0] == pytest.approx(1.0)

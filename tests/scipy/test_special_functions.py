@@ -234,3 +234,16 @@ def test_functions_in_compositions():
     scanned = fx.lax.scan(lambda c, x: (c + ours.dawsn(x), c), np.float32(0.0), x.ravel())
     np.testing.assert_allclose(scanned[0], reference.dawsn(x).sum(), 1e-5)
     assert ours.expi(np.zeros((0, 2), "float16")).dtype == np.float16
+
+
+def test_hypergeometric_functions_keep_digits_or_are_nan_where_terms_cancel():
+    args = np.array([[30.0, 0.6, 1.7, 0.9], [33.5, 10.5, 2.75, -2.5], [-1.0, 2.0, 1.0, 0.5]]).T
+    # From mpmath.
+    wanted = [1.3450247836596206e27, 6.17090982222801e-15, 0.0]
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(ours.hyp2f1(*args), wanted, rtol=1e-7)
+    a, b, c, x = args.astype("float32")
+    found = np.asarray(ours.hyp2f1(a, b, c, x)).tolist()
+    assert found[0] / wanted[0] == pytest.approx(1.0, rel=1e-5)
+    assert np.isnan(found[1]) or abs(found[1] - wanted[1]) < 1e-3
+    assert found[2] == 0.0

@@ -41,6 +41,7 @@ class Hyp1F1(ParametricFunction):
             ops.constant_like(z, 1.0),
             float(finfo(z.dtype).eps) * 0.25,
             lambda k: first + k - 1.0,
+            may_cancel=True,
         )
         value = ops.select(flipped, series * ops.exp(x), series)
         return ops.select(valid, value, math.nan)
@@ -73,8 +74,10 @@ class Hyp2F1(ParametricFunction):
         inside = valid & ((x < 1.0) | (is_polynomial & (x < math.inf)))
         a, b, c = [ops.select(inside, operand, 1.0) for operand in (a, b, c)]
         x = ops.select(inside, x, 0.5)
-        # By Pfaff, (1 - x)**-a F(a, c - b; c; x / (x - 1)) for negative x.
+        # By Pfaff, (1 - x)**-a F(a, c - b; c; x / (x - 1)) for negative x, with the larger one for a.
         flipped = (x < 0.0) & ~(is_polynomial & (x > -1.0))
+        swapped = flipped & (a < b)
+        a, b = ops.select(swapped, b, a), ops.select(swapped, a, b)
         second, z = ops.select(flipped, c - b, b), ops.select(flipped, x / (x - 1.0), x)
         value = _series(a, second, c, z)
         value = value * ops.select(flipped, ops.pow(1.0 - ops.min(x, 0.0), -a), 1.0)
@@ -102,14 +105,17 @@ def _sign_of_gamma(x: Value) -> Value:
 
 
 def _series(a: Value, b: Value, c: Value, z: Value) -> Value:
-    # By Euler, (1 - z)**(c - a - b) F(c - a, c - b; c; z), whose terms decrease faster if c < a + b.
-    flipped = (c < a + b) & (z > 0.5) & (z < 1.0)
+    # By Euler, (1 - z)**(c - a - b) F(c - a, c - b; c; z), whose terms decrease faster if c < a + b,
+    # but cancel each other where c - a or c - b is far below 0.
+    cancels = ops.min(c - a, c - b) < ops.min(ops.min(a, b), 0.0) - 1.0
+    flipped = (c < a + b) & (z > 0.5) & (z < 1.0) & ~cancels
     first, second = ops.select(flipped, c - a, a), ops.select(flipped, c - b, b)
     series = 1.0 + sum_series(
         lambda k: z / ((c + k - 1.0) * k),
         ops.constant_like(z, 1.0),
         float(finfo(z.dtype).eps) * 0.25,
         lambda k: (first + k - 1.0) * (second + k - 1.0),
+        may_cancel=True,
     )
     base = ops.select(flipped, 1.0 - z, 1.0)
     # The series has not ended after so many terms.
@@ -124,7 +130,7 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Value:
     """The confluent hypergeometric function 1F1(a; b; x), differentiable in all operands.
 
     By its power series, that of exp(x) 1F1(b - a; b; -x) for negative x. All terms have one sign for
-    0 < a < b; digits are lost where they have not.
+    0 < a < b; digits are lost where they have not, and the result is nan where fewer than three are left.
 
     >>> import functx
     >>> round(float(functx.scipy.special.hyp1f1(1.0, 2.0, 1.0)), 4)
@@ -136,7 +142,8 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Value:
 def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Value:
     """Gauss's hypergeometric function 2F1(a, b; c; x), differentiable in all operands.
 
-    By power series, for x < 0.998, for x = 1, and for negative x down to -499; nan elsewhere.
+    By power series, for x < 0.998, for x = 1, and for negative x down to -499; nan elsewhere, and where
+    terms of both signs leave fewer than three digits.
 
     >>> import functx
     >>> round(float(functx.scipy.special.hyp2f1(1.0, 1.0, 2.0, 0.5)), 4)
