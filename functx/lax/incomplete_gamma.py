@@ -26,7 +26,7 @@ from functx.lax.parametric_functions import (
     sum_series,
 )
 from functx.ops.families import Binary
-from functx.ops.operands import cast_like_input, promote_scalars, upcast_half
+from functx.ops.operands import cast_like, promote_scalars, upcast_half
 
 
 class IncompleteGamma(ParametricFunction):
@@ -114,7 +114,7 @@ class RandomGammaGrad(Binary):
         ends = ops.select(wide_x == 0.0, 0.0, ops.constant_like(ratio, math.nan))
         ends = ops.select(wide_x == math.inf, math.inf, ends)
         inside_range = positive & (wide_x < math.inf)
-        return cast_like_input(ops.select(inside_range, ratio, ends), a)
+        return cast_like(ops.select(inside_range, ratio, ends), a)
 
 
 def power_times_exponential(a: Value, x: Value) -> Value:

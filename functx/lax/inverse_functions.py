@@ -25,7 +25,7 @@ from functx.lax.incomplete_gamma import (
     power_times_exponential,
 )
 from functx.lax.parametric_functions import KernelFunction, ParametricFunction, iterate, widen
-from functx.ops.operands import cast_like_input
+from functx.ops.operands import cast_like
 
 Tails = Callable[[Value], tuple[Value, Value, Value, Value]]
 
@@ -76,7 +76,7 @@ class InverseIncompleteGamma(KernelFunction):
             is_end = _is_end(p)
             slope = RandomGammaGrad()(a, ops.select(is_end, 1.0, out))
             return t * ops.select(is_end, 0.0, slope)
-        density = cast_like_input(gamma_density(*widen([a, out])), t)
+        density = cast_like(gamma_density(*widen([a, out])), t)
         return t / (-density if self.is_upper else density)
 
 
@@ -111,7 +111,7 @@ class InverseIncompleteBeta(KernelFunction):
         return ops.select(inside, ops.logistic(t), ops.select(proper, ends, math.nan))
 
     def partial(self, i: int, t: Value, out: Value, a: Value, b: Value, p: Value) -> Tangent:
-        density = cast_like_input(beta_density(*widen([a, b, out])), t)
+        density = cast_like(beta_density(*widen([a, b, out])), t)
         if i == 2:
             return t / (-density if self.is_upper else density)
         change = IncompleteBeta(orders=(1 - i, i))(a, b, out)
@@ -271,7 +271,7 @@ class StudentQuantile(KernelFunction):
         return ops.select(inside, value, ops.select(args[0] > 0.0, ends, math.nan))
 
     def partial(self, i: int, t: Value, out: Value, df: Value, p: Value) -> Tangent:
-        density = cast_like_input(student_density(*widen([df, out])), t)
+        density = cast_like(student_density(*widen([df, out])), t)
         if i == 1:
             return t / density
         is_end = _is_end(p)

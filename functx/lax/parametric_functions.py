@@ -16,7 +16,7 @@ from functx.core.tracing import trace_closed
 from functx.core.types import DType, ShapedArray, is_integer
 from functx.core.typing import Tangent, Value, Values
 from functx.ops.families import Elementwise, check_same_dtype, elementwise_shape
-from functx.ops.operands import cast_like_input, upcast_half
+from functx.ops.operands import cast_like, upcast_half
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.loops import while_loop
 from functx.transforms.jvp import jvp
@@ -41,7 +41,7 @@ class KernelFunction(Elementwise, abstract=True):
             return [self.kernel(*args)]
 
         program = trace_closed(body, [aval_of(x) for x in wide], name=self.name)
-        return cast_like_input(Call(program, noinline=True)(*wide)[0], args[-1])
+        return cast_like(Call(program, noinline=True)(*wide)[0], args[-1])
 
 
 class FunctionOfOrder(KernelFunction, abstract=True):
@@ -105,7 +105,7 @@ class ParametricFunction(KernelFunction, abstract=True):
             assert out is not None
             return out
 
-        return t * cast_like_input(derivative(slope, self.orders)(*wide), t)
+        return t * cast_like(derivative(slope, self.orders)(*wide), t)
 
     def differentiated(self, i: int) -> Primitive:
         """The derivative of the function in operand `i`, a function of the same family."""

@@ -13,7 +13,7 @@ from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, Value
 from functx.numpy import reductions, shapes
 from functx.ops.least_squares import Qr
-from functx.ops.operands import literal
+from functx.ops.operands import cast_like, literal
 from functx.transforms.control.loops import while_loop
 
 
@@ -59,7 +59,7 @@ def _iterate(x: Value, limit: int, eps: float) -> tuple[Value, Value, Value]:
     bounds = [reductions.max(reductions.sum(sizes, axis=k), initial=0) for k in (0, 1)]
     bound = ops.sqrt(ops.mul(*bounds))
     scale = ops.select(ops.eq(bound, 0), literal(1, bound.dtype), bound)
-    u = ops.div(x, ops.cast_like(scale, x))
+    u = ops.div(x, cast_like(scale, x))
     weights = halley_weights(float(np.finfo(x.dtype).eps), min(limit, 8))
     before = u
     for a, b, c in weights:
@@ -106,7 +106,7 @@ def halley_weights(low: float, limit: int) -> list[tuple[float, float, float]]:
 def halley_step(u: Value, a: float, b: float, c: float) -> Value:
     """u (a + b u^H u) (1 + c u^H u)^-1, by QR factors, or by Cholesky factors where c is small."""
     product, n = ops.matmul_highest, u.shape[-1]
-    unit = ops.cast_like(
+    unit = cast_like(
         ops.convert_element_type(ops.position_mask((n, n), ops.eq), ops.real_if_complex(u).dtype), u
     )
     if c > 100:

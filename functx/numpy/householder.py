@@ -19,7 +19,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.core.typing import IRValue, Value
 from functx.ops.linear_algebra import MatrixFunction
-from functx.ops.operands import literal
+from functx.ops.operands import cast_like, literal
 from functx.transforms.control.loops import fori_loop
 from functx.transforms.decompose import builtin_decomposition
 
@@ -116,7 +116,7 @@ def reflector(x: Value, first: Value) -> tuple[Value, Value, Value]:
         total = ops.add(total, square)
     length = ops.sqrt(ops.select(is_trivial, literal(1, real), total))
     beta = ops.select(ops.lt(parts[0], literal(0, real)), length, ops.neg(length))
-    wide_beta = ops.cast_like(beta, x)
+    wide_beta = cast_like(beta, x)
     tau = ops.select(is_trivial, zero, ops.div(ops.sub(wide_beta, alpha), wide_beta))
     apart = ops.select(is_trivial, literal(1, x.dtype), ops.sub(alpha, wide_beta))
     scaled = ops.div(tail, ops.broadcast_in_dim(apart, x.shape, tuple(range(last))))
@@ -183,7 +183,7 @@ def hermitian_from_triangle(a: Value, lower: bool = True) -> Value:
     """The Hermitian matrix whose lower, or upper, triangle is that of `a`."""
     strict = ops.position_mask(a.shape, ops.gt if lower else ops.lt)
     on = ops.position_mask(a.shape, ops.eq)
-    diagonal = ops.cast_like(ops.real_if_complex(a), a)
+    diagonal = cast_like(ops.real_if_complex(a), a)
     return ops.select(strict, a, ops.select(on, diagonal, ops.adjoint(a)))
 
 

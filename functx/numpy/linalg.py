@@ -39,7 +39,7 @@ from functx.ops import factorizations, linear_systems
 from functx.ops.contraction import PrecisionLike
 from functx.ops.eigenvectors import Eig
 from functx.ops.least_squares import Pinv, Qr
-from functx.ops.operands import canonical_axis, literal
+from functx.ops.operands import canonical_axis, cast_like, literal
 
 __all__ = [
     "cholesky",
@@ -283,7 +283,7 @@ def _svd_of_hermitian(a: Value) -> tuple[Value, Value, Value]:
     order = argsort(operators.abs(w), axis=-1, descending=True)
     w = take_along_axis(w, order, axis=-1)
     u = take_along_axis(v, order[..., None, :], axis=-1)
-    return u, operators.abs(w), ops.adjoint(ops.scale_columns(u, ops.cast_like(ops.sign(w), u)))
+    return u, operators.abs(w), ops.adjoint(ops.scale_columns(u, cast_like(ops.sign(w), u)))
 
 
 def svdvals(x: ArrayOrList, /) -> Value:

@@ -20,7 +20,7 @@ from functx.ops.operands import (
     batch_size,
     broadcast_along,
     canonical_axes,
-    cast_like_input,
+    cast_like,
     check_axes,
     upcast_half,
 )
@@ -58,14 +58,14 @@ class LogSumExp(Reduction):
     def value_and_terms(self, x: Value) -> tuple[Value, tuple[Value, Value]]:
         """The output, and the sum of exp(x - largest) and the largest element that it is made of."""
         _, total, largest = self.exponentials(upcast_half(x))
-        return cast_like_input(ops.add(ops.log(total), largest), x), (total, largest)
+        return cast_like(ops.add(ops.log(total), largest), x), (total, largest)
 
     def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         (x,), (t,) = primals, tangents
         tangent = ops.reduce_sum(
             ops.mul(self.derivative_weights(upcast_half(x)), upcast_half(t)), self.axes
         )
-        return self(x), cast_like_input(tangent, x)
+        return self(x), cast_like(tangent, x)
 
     def forward(self, args: Values, active: Sequence[bool]) -> tuple[Values, Sequence[Values]]:
         # The backward sweep computes the weights again from residuals of the reduced shape.
@@ -79,7 +79,7 @@ class LogSumExp(Reduction):
         weights = ops.mul(self.powers(upcast_half(x), largest), self.broadcast_back(scale, x))
         # With the derivatives of the function of x, which keep the digits of small weights.
         weights = ops.WithValue()(self.derivative_weights(upcast_half(x)), weights)
-        return (cast_like_input(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
+        return (cast_like(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
 
     def exponentials(self, x: Value) -> tuple[Value, Value, Value]:
         """exp(x - largest), its sum, and the largest element, or 0 if that is -inf."""
@@ -138,7 +138,7 @@ class Softmax(SoftmaxLike):
 
     def decompose(self, x: Value) -> Value:
         exponentials = ops.exp(self.subtract_max(upcast_half(x)))
-        return cast_like_input(ops.div(exponentials, sum_and_broadcast(exponentials, self.axes)), x)
+        return cast_like(ops.div(exponentials, sum_and_broadcast(exponentials, self.axes)), x)
 
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         # The Jacobian is symmetric, so the backward primitive gives tangents too.
@@ -172,7 +172,7 @@ class LogSumExpDerivative(Softmax):
         weights = ops.div(
             exponentials, broadcast_along(ops.select(ops.eq(total, 0), 1, total), x, self.axes)
         )
-        return cast_like_input(weights, x)
+        return cast_like(weights, x)
 
 
 class LogSoftmax(SoftmaxLike):
@@ -192,7 +192,7 @@ class LogSoftmax(SoftmaxLike):
     def decompose(self, x: Value) -> Value:
         shifted = self.subtract_max(upcast_half(x))
         total = ops.log(ops.reduce_sum(ops.exp(shifted), self.axes))
-        return cast_like_input(ops.sub(shifted, broadcast_along(total, x, self.axes)), x)
+        return cast_like(ops.sub(shifted, broadcast_along(total, x, self.axes)), x)
 
     def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         out = self(*primals)
@@ -244,18 +244,14 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
         upcast = upcast_half(ct)
         ct_operand, normalized = map(upcast_half, args)
         return (
-            cast_like_input(self.output_tangent(upcast, normalized), args[0])
-            if active[0]
-            else None,
-            cast_like_input(
-                self.cotangent_derivative_transpose(upcast, ct_operand, normalized), args[1]
-            )
+            cast_like(self.output_tangent(upcast, normalized), args[0]) if active[0] else None,
+            cast_like(self.cotangent_derivative_transpose(upcast, ct_operand, normalized), args[1])
             if active[1]
             else None,
         )
 
     def transpose(self, ct: Value, ct_operand: Value, normalized: Value) -> Cotangents:
-        return cast_like_input(
+        return cast_like(
             self.output_tangent(upcast_half(ct), upcast_half(normalized)), ct_operand
         ), None
 
@@ -266,11 +262,7 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
         return type(self)(ops.shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
 
     def cast_result(self, x: Value, ct: Value) -> Value:
-        return (
-            cast_like_input(x, ct)
-            if self.dtype is None
-            else ops.convert_element_type(x, self.dtype)
-        )
+        return cast_like(x, ct) if self.dtype is None else ops.convert_element_type(x, self.dtype)
 
     def input_cotangent(self, ct: Value, out: Value) -> Value:
         """The cotangent of the input, given the output and its cotangent."""
@@ -335,9 +327,7 @@ class LogSoftmaxBackward(SoftmaxLikeBackward):
 
 def log_softmax_tangent(t: Value, out: Value, axes: tuple[int, ...]) -> Value:
     """t - mean(t), weighted by exp(out): the tangent of `out` = log_softmax(x) for a tangent t of x."""
-    return cast_like_input(
-        subtract_weighted_mean(upcast_half(t), ops.exp(upcast_half(out)), axes), t
-    )
+    return cast_like(subtract_weighted_mean(upcast_half(t), ops.exp(upcast_half(out)), axes), t)
 
 
 def subtract_weighted_mean(x: Value, weights: Value, axes: tuple[int, ...]) -> Value:

@@ -22,7 +22,7 @@ from functx.ops.losses import Loss, multiply_no_nan, zero_infinities_of_zero_wei
 from functx.ops.operands import (
     batch_size,
     broadcast_along,
-    cast_like_input,
+    cast_like,
     check_axes,
     literal,
     tuple_delete,
@@ -106,7 +106,7 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
     def decompose(self, x: Value, target: Value, *weights: Value) -> Value:
         upcast = upcast_half(x)
         rows = self.target_rows(target, weights, upcast.dtype)
-        return cast_like_input(self.reduce_terms(self.terms(upcast, rows, weights), rows), x)
+        return cast_like(self.reduce_terms(self.terms(upcast, rows, weights), rows), x)
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         x, target, *weights = args
@@ -115,9 +115,7 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
         if any(active[2:]):
             upcast, weight = upcast_half(x), upcast_half(weights[0])
             rows = self.target_rows(target, weights, upcast.dtype)
-            of_weight = cast_like_input(
-                self.weight_cotangent(upcast_half(ct), upcast, rows, weight), x
-            )
+            of_weight = cast_like(self.weight_cotangent(upcast_half(ct), upcast, rows, weight), x)
         return [of_x, None, of_weight][: len(args)]
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
@@ -356,9 +354,7 @@ class NllLossBackward(ClassIndexLossBackward):
         result = rows.apply_weights(ops.neg(self.term_cotangents(upcast, rows)))
         shape = self.scores_shape(target.shape)
         result = ops.broadcast_in_dim(result, shape, tuple_delete(range(len(shape)), (self.axis,)))
-        return cast_like_input(
-            ops.select(one_hot_mask(rows.classes, shape, self.axis), result, 0.0), ct
-        )
+        return cast_like(ops.select(one_hot_mask(rows.classes, shape, self.axis), result, 0.0), ct)
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
@@ -500,7 +496,7 @@ class CrossEntropyBackward(ClassIndexLossBackward):
                 ops.sub(result, smoothing_ct),
                 ops.select(is_class, broadcast_along(right, x, (self.axis,)), 0.0),
             )
-        return cast_like_input(rows.zero_ignored_along(result, self.axis), x)
+        return cast_like(rows.zero_ignored_along(result, self.axis), x)
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
@@ -596,7 +592,7 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
             terms = ops.div(
                 terms, float(prod(tuple_delete(x.shape, (self.axis,))[self.batch_ndim :]))
             )
-        return cast_like_input(terms, x)
+        return cast_like(terms, x)
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         result: list[Cotangent] = [None] * len(args)
@@ -617,13 +613,13 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
             )
             if active[1]:
                 slope = ops.mul(self.apply_weights(term_ct, weights), 1.0 - self.label_smoothing)
-                result[1] = cast_like_input(slope, args[1])
+                result[1] = cast_like(slope, args[1])
             if weights and active[2]:
                 weight_dims = (*range(weights[0].ndim - 1), self.axis)
                 slope = ops.reduce_sum(
                     ops.mul(term_ct, target), tuple_delete(range(x.ndim), weight_dims)
                 )
-                result[2] = cast_like_input(slope, args[2])
+                result[2] = cast_like(slope, args[2])
         return result
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
@@ -653,7 +649,7 @@ class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
         shares = self.weighted_target(target, weights)
         total = broadcast_along(ops.reduce_sum(shares, (self.axis,)), x, (self.axis,))
         slope = ops.sub(ops.mul(softmax(upcast_half(x), self.axis), total), shares)
-        return cast_like_input(ops.mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
+        return cast_like(ops.mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         size = batch_size(args, dims)

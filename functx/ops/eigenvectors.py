@@ -15,7 +15,7 @@ from functx.core.typing import IRValue, Tangent, Value
 from functx.ops.factorizations import MaskedReciprocal
 from functx.ops.linear_algebra import MatrixFunction
 from functx.ops.linear_systems import solve
-from functx.ops.operands import literal
+from functx.ops.operands import cast_like, literal
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -52,7 +52,7 @@ class Eig(MatrixFunction):
     ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         (dx,) = tangents
         w, *lefts, right = Eig(self.left, True)(*primals)
-        dx = dx if is_complex(dx.dtype) else ops.cast_like(dx, right)
+        dx = dx if is_complex(dx.dtype) else cast_like(dx, right)
         rotation = solve(right, ops.matmul_highest(dx, right))
         outs, out_tangents = [w, *lefts], [ops.extract_diagonal(rotation)]
         for left in lefts:

@@ -33,7 +33,7 @@ from functx.ops.linear_algebra import (
     positive_definite,
     well_conditioned,
 )
-from functx.ops.operands import literal
+from functx.ops.operands import cast_like, literal
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -123,11 +123,11 @@ class MaskedReciprocal(NamedTuple):
 
     def multiply_tangent(self, t: Value) -> Value:
         """The products with a tangent; nan where a nonzero tangent meets an undefined factor."""
-        return ops.mul(ops.cast_like(self.factors, t), UndefinedDerivative()(self.undefined, t))
+        return ops.mul(cast_like(self.factors, t), UndefinedDerivative()(self.undefined, t))
 
     def multiply_cotangent(self, ct: Value, mask: Mask = None) -> Value:
         """The products with a cotangent; nan where the factor is undefined and `mask` holds."""
-        products = ops.mul(ops.cast_like(self.factors, ct), ct)
+        products = ops.mul(cast_like(self.factors, ct), ct)
         undefined = self.undefined if mask is None else ops.bitwise_and(mask, self.undefined)
         return ops.select(undefined, literal(nan, ct.dtype), products)
 
@@ -233,7 +233,7 @@ class Eigh(MatrixFunction):
         terms = []
         if dw is not None:
             thin = masked_vectors(mask_of(dw), v, broadcast_columns)
-            scaled = ops.scale_columns(ops.conj_if_complex(thin), ops.cast_like(dw, v))
+            scaled = ops.scale_columns(ops.conj_if_complex(thin), cast_like(dw, v))
             terms.append(ops.matmul_highest(scaled, ops.matrix_transpose(thin)))
         if dv is not None:
             pairs = vector_pair_mask(vector_mask(mask_of(dv), v.shape, drop=2))
@@ -342,7 +342,7 @@ class Svd(MatrixFunction):
                 masked_vectors(mask_of(ds), u, broadcast_columns),
                 masked_vectors(mask_of(ds), vh, broadcast_rows),
             )
-            scaled = ops.scale_columns(ops.conj_if_complex(left), ops.cast_like(ds, u))
+            scaled = ops.scale_columns(ops.conj_if_complex(left), cast_like(ds, u))
             terms.append(ops.matmul_highest(scaled, ops.conj_if_complex(right)))
         if du is not None:
             mask = vector_mask_beyond_thin(mask_of(du), whole_u, u, drop=2)

@@ -17,7 +17,7 @@ from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
 from functx.ops.factorizations import leading_block, pad_with_nan
 from functx.ops.linear_algebra import MatrixFunction, well_conditioned
 from functx.ops.linear_systems import permute_rows
-from functx.ops.operands import literal
+from functx.ops.operands import cast_like, literal
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -86,7 +86,7 @@ class Qr(MatrixFunction):
         rotation = ops.sub(below, ops.adjoint(below))
         if is_complex(inner.dtype):
             # The diagonal of r is real.
-            phases = ops.sub(inner, ops.cast_like(ops.real(inner), inner))
+            phases = ops.sub(inner, cast_like(ops.real(inner), inner))
             rotation = ops.select(ops.position_mask(inner.shape, ops.eq), phases, rotation)
         dq = ops.add(ops.matmul_highest(q, ops.sub(rotation, inner)), scaled)
         dr = ops.sub(ops.matmul_highest(ops.adjoint(q), dx), ops.matmul_highest(rotation, r))
@@ -188,5 +188,5 @@ class Pinv(MatrixFunction):
         least = ops.mul(rtol, ops.reduce_max(sizes, (last,)))
         is_zero = ops.le(sizes, ops.broadcast_in_dim(least, s.shape, tuple(range(last))))
         inverses = ops.div(1.0, ops.select(is_zero, literal(1, s.dtype), s))
-        inverses = ops.cast_like(ops.select(is_zero, literal(0, s.dtype), inverses), u)
+        inverses = cast_like(ops.select(is_zero, literal(0, s.dtype), inverses), u)
         return ops.matmul_highest(ops.scale_columns(ops.adjoint(vh), inverses), ops.adjoint(u))

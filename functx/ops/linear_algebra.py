@@ -108,11 +108,6 @@ def real_if_complex(x: Value) -> Value:
     return ops.real(x) if is_complex(x.dtype) else x
 
 
-def cast_like(x: Value, like: Value) -> Value:
-    """The real `x` in the dtype of `like`."""
-    return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
-
-
 def position_mask(shape: tuple[int, ...], relation: Callable[[Value, Value], Value]) -> Value:
     """The mask of matrices of `shape` where `relation(row, column)` holds."""
     n = len(shape)

@@ -23,7 +23,6 @@ from functx.ops.linear_algebra import (
     LinearSystem,
     MatrixFunction,
     adjoint,
-    cast_like,
     check_right_hand_side,
     conj_if_complex,
     construct_diagonal,
@@ -35,7 +34,7 @@ from functx.ops.linear_algebra import (
     real_if_complex,
     well_conditioned,
 )
-from functx.ops.operands import literal
+from functx.ops.operands import cast_like, literal
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

@@ -16,7 +16,7 @@ from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Cotangents, Dim, Tangent, Value, Values
 from functx.ops.activations import softplus
 from functx.ops.families import check_same_dtype, unbroadcast_scalar
-from functx.ops.operands import batch_size, cast_like_input, upcast_half
+from functx.ops.operands import batch_size, cast_like, upcast_half
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -90,7 +90,7 @@ class PointwiseLoss(Loss, abstract=True):
         return ShapedArray(self.loss_shape(x.shape), x.dtype)
 
     def decompose(self, *args: Value) -> Value:
-        return cast_like_input(self.reduce_terms(self.terms(*map(upcast_half, args))), args[0])
+        return cast_like(self.reduce_terms(self.terms(*map(upcast_half, args))), args[0])
 
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         upcast = [upcast_half(x) for x in primals]
@@ -100,7 +100,7 @@ class PointwiseLoss(Loss, abstract=True):
             if t is not None
         ]
         tangent = self.reduce_terms(reduce(ops.add, terms))
-        return self(*primals), cast_like_input(tangent, primals[0])
+        return self(*primals), cast_like(tangent, primals[0])
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         cts: list[Cotangent] = [None] * len(args)
@@ -115,7 +115,7 @@ class PointwiseLoss(Loss, abstract=True):
                     pulled = unbroadcast_scalar(
                         ops.mul(term_ct, self.terms_derivative(i, *upcast)), args[i]
                     )
-                    cts[i] = cast_like_input(pulled, args[i])
+                    cts[i] = cast_like(pulled, args[i])
         return cts
 
     def mean_divisor(self, shape: tuple[int, ...]) -> float:
@@ -169,7 +169,7 @@ class PointwiseLossBackward(Loss, abstract=True):
     def decompose(self, ct: Value, *args: Value) -> Value:
         loss = self.forward_loss()
         term_ct = loss.term_cotangents(upcast_half(ct), args[0].shape)
-        return cast_like_input(
+        return cast_like(
             ops.mul(term_ct, loss.terms_derivative(0, *map(upcast_half, args))), args[0]
         )
 

@@ -307,14 +307,14 @@ def upcast_half(x: Value) -> Value:
     return x if dtype == x.dtype else ops.convert_element_type(x, dtype)
 
 
-def cast_like_input(x: Value, like: Value | ShapedArray) -> Value:
-    """`x` in the dtype of `like`, from which `upcast_half` made the operands of `x`."""
+def cast_like(x: Value, like: Value | ShapedArray) -> Value:
+    """`x` in the dtype of `like`."""
     return x if x.dtype == like.dtype else ops.convert_element_type(x, like.dtype)
 
 
 def sum_upcast(x: Value, axes: tuple[int, ...]) -> Value:
     """The sum over `axes`; half floats are summed in single precision."""
-    return cast_like_input(ops.reduce_sum(upcast_half(x), axes), x)
+    return cast_like(ops.reduce_sum(upcast_half(x), axes), x)
 
 
 Simplified: TypeAlias = "Atom | complex | tuple[Primitive, Sequence[Atom]] | None"

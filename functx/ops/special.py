@@ -29,7 +29,7 @@ from functx.ops.families import (
     elementwise_shape,
     unary_function,
 )
-from functx.ops.operands import cast_like_input, literal, promote_scalars, upcast_half
+from functx.ops.operands import cast_like, literal, promote_scalars, upcast_half
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -331,7 +331,7 @@ def undo_exponential_scaling(
     upcast = upcast_half(x)
     half = ops.exp(ops.mul(ops.abs(upcast), 0.5))
     out = ops.mul(ops.mul(function(upcast), half), half)
-    return ops.select(ops.eq(ops.abs(x), math.inf), at_infinity, cast_like_input(out, x))
+    return ops.select(ops.eq(ops.abs(x), math.inf), at_infinity, cast_like(out, x))
 
 
 def bessel_ratio(x: Value) -> Value:

@@ -14,7 +14,7 @@ from functx.core.tracing import trace
 from functx.core.types import ShapedArray, complex_dtype, is_complex, real_dtype
 from functx.core.typing import Function, Value, Values
 from functx.ops.families import Elementwise
-from functx.ops.operands import literal
+from functx.ops.operands import cast_like, literal
 from functx.passes.einsum_factors import Label, LabelGroup, LabelGroups, resolve_labels
 from functx.transforms.spectral_functions import (
     SpectralFunction,
@@ -321,7 +321,7 @@ class EigenvalueFunction(NamedTuple):
         if not self.sum.outputs:
             f = ops.mul(f, 0.5)
         elif is_odd:
-            f = ops.mul(f, ops.cast_like(signs, f))
+            f = ops.mul(f, cast_like(signs, f))
         if 2 * self.width == w.shape[-1]:
             return [f]
         # Vectors without a singular value count as vectors for 0: there an odd function
@@ -334,7 +334,7 @@ class EigenvalueFunction(NamedTuple):
         (slope,) = builder.inline(steep, [ops.zeros_like(w), *parameters])
         leading = ops.select(ops.lt(ops.abs(slope), inf), slope, literal(0, slope.dtype))
         power = w if is_odd else ops.mul(ops.mul(w, w), 0.5)
-        beyond = ops.mul(leading, ops.cast_like(power, leading))
+        beyond = ops.mul(leading, cast_like(power, leading))
         return [ops.select(ops.lt(places, 2 * self.width), f, beyond)]
 
 

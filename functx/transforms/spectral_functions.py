@@ -25,7 +25,7 @@ from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.core.typing import Avals, Cotangents, Dim, Dims, Tangent, Tangents, Value, Values
-from functx.ops.operands import batch_size, literal
+from functx.ops.operands import batch_size, cast_like, literal
 from functx.transforms.decompose import builtin_decomposition, decompose_missing_rules
 from functx.transforms.forward_mode import jvp_program
 from functx.transforms.vmap import Batch
@@ -123,7 +123,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
             if t is not None:
                 part = self.with_program(elementwise_derivative(self.program, place))(*args)
                 wide = ops.broadcast_in_dim(t, part.shape, tuple(range(t.ndim)))
-                terms.append(ops.mul(part, ops.cast_like(wide, part)))
+                terms.append(ops.mul(part, cast_like(wide, part)))
         return terms
 
     def with_program(self, program: Program) -> Primitive:
@@ -220,7 +220,7 @@ class SpectralFunction(SpectralPrimitive):
         args = w, *others[self.order :]
         f = inline_single_output(self.program, args)
         if self.order == 0:
-            return ops.matmul_highest(ops.scale_columns(v, ops.cast_like(f, v)), ops.adjoint(v))
+            return ops.matmul_highest(ops.scale_columns(v, cast_like(f, v)), ops.adjoint(v))
         programs = [elementwise_derivative(self.program)]
         for _ in range(self.order):
             programs.append(elementwise_derivative(programs[-1]))
@@ -301,7 +301,7 @@ class DividedDifferences(NamedTuple):
         slopes, curvatures, *thirds = derivatives
         gaps, changes = pairwise_differences(w), pairwise_differences(f)
         tied = ops.MaskedReciprocal.from_gaps(w, w).undefined
-        wide = ops.cast_like(gaps, f)
+        wide = cast_like(gaps, f)
         # The integral of f' from w_i to w_j over the gap, if f' were cubic; with f''', if it were quintic.
         bend = ops.mul(pairwise_differences(curvatures), 1 / 10 if thirds else 1 / 12)
         for third in thirds:
@@ -310,10 +310,10 @@ class DividedDifferences(NamedTuple):
             bend = ops.sub(bend, ops.select(tied, literal(0, turn.dtype), turn))
         bend = ops.select(ops.eq(gaps, 0.0), literal(0, bend.dtype), ops.mul(wide, bend))
         means = ops.sub(ops.mul(pairwise_sums(slopes), 0.5), bend)
-        noise = pairwise_sums(ops.add(ops.abs(f), ops.abs(ops.mul(ops.cast_like(w, f), slopes))))
+        noise = pairwise_sums(ops.add(ops.abs(f), ops.abs(ops.mul(cast_like(w, f), slopes))))
         close = is_close(changes, gaps, means, noise)
         apart = ops.select(close, literal(1, gaps.dtype), gaps)
-        quotients = ops.div(changes, ops.cast_like(apart, changes))
+        quotients = ops.div(changes, cast_like(apart, changes))
         unknown = ops.bitwise_and(tied, ops.bitwise_not(close))
         quotients = ops.select(unknown, literal(nan, f.dtype), ops.select(close, means, quotients))
         errors = ops.div(ops.select(close, literal(0, noise.dtype), noise), ops.abs(apart))
@@ -322,7 +322,7 @@ class DividedDifferences(NamedTuple):
 
     def first_order(self, e: Value) -> Value:
         """f[w_i, w_j] e_ij."""
-        return ops.mul(ops.cast_like(self.quotients, e), e)
+        return ops.mul(cast_like(self.quotients, e), e)
 
     def second_order(self, e: Value, g: Value) -> Value:
         """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
@@ -332,7 +332,7 @@ class DividedDifferences(NamedTuple):
         triple = self.at_triple_points(double, errors)
 
         def products(differences: Value) -> tuple[Value, Value]:
-            wide = ops.cast_like(differences, e)
+            wide = cast_like(differences, e)
             left = ops.matmul_highest(ops.mul(wide, e), g)
             return left, ops.matmul_highest(e, ops.mul(ops.matrix_transpose(wide), g))
 
@@ -350,7 +350,7 @@ class DividedDifferences(NamedTuple):
         bend = self.times_gaps(self.weighted_sums(thirds, 1 / 20, -1 / 30))
         means = ops.add(self.weighted_sums(curvatures, 7 / 20, 3 / 20), bend)
         means = ops.select(self.unknown, literal(nan, means.dtype), means)
-        bent = ops.mul(ops.cast_like(self.points, curvatures), curvatures)
+        bent = ops.mul(cast_like(self.points, curvatures), curvatures)
         noise = ops.add(self.errors, pairwise_sums(ops.add(ops.abs(slopes), ops.abs(bent))))
         changes = ops.sub(self.quotients, ops.broadcast_rows(slopes, self.gaps.shape))
         return self.divide_by_gaps(changes, means, noise)
@@ -373,14 +373,14 @@ class DividedDifferences(NamedTuple):
 
     def times_gaps(self, x: Value) -> Value:
         """`x` times the gaps, and zero where points are tied, where `x` may be infinite."""
-        product = ops.mul(ops.cast_like(self.gaps, x), x)
+        product = ops.mul(cast_like(self.gaps, x), x)
         return ops.select(self.tied, literal(0, product.dtype), product)
 
     def divide_by_gaps(self, changes: Value, means: Value, noise: Value) -> tuple[Value, Value]:
         """`changes` over the gaps, or `means` where both agree within rounding errors; and the errors."""
         close = ops.bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
         apart = ops.select(close, literal(1, self.gaps.dtype), self.gaps)
-        quotients = ops.select(close, means, ops.div(changes, ops.cast_like(apart, changes)))
+        quotients = ops.select(close, means, ops.div(changes, cast_like(apart, changes)))
         errors = ops.div(ops.select(close, literal(0, noise.dtype), noise), ops.abs(apart))
         return quotients, ops.add(errors, ops.abs(quotients))
 
@@ -388,7 +388,7 @@ class DividedDifferences(NamedTuple):
 def is_close(changes: Value, gaps: Value, means: Value, noise: Value) -> Value:
     """Where `changes` and `means` times `gaps` differ by a few units of rounding of `noise`."""
     zero = literal(0, gaps.dtype)
-    apart = ops.abs(ops.sub(changes, ops.mul(ops.cast_like(gaps, changes), means)))
+    apart = ops.abs(ops.sub(changes, ops.mul(cast_like(gaps, changes), means)))
     close = ops.le(apart, ops.mul(noise, 8 * float(np.finfo(gaps.dtype).eps)))
     # Equal points are close even if the mean is infinite.
     equal = ops.bitwise_and(ops.eq(gaps, zero), ops.eq(changes, literal(0, changes.dtype)))

@@ -37,7 +37,7 @@ from functx.lax.schur import (
 )
 from functx.ops.linear_algebra import MatrixFunction
 from functx.ops.linear_systems import solve
-from functx.ops.operands import literal
+from functx.ops.operands import cast_like, literal
 from functx.passes.simplify import simplify_equations
 from functx.transforms.control.loops import while_loop
 from functx.transforms.forward_mode import jvp_program
@@ -155,7 +155,7 @@ class Expm(AnalyticFunction):
         count = ops.max(ops.ceil(ratio), literal(0, real))
         fails = ops.bitwise_not(ops.le(ops.floor(ratio), float(self.max_squarings)))
         count = ops.select(fails, literal(0, real), count)
-        scaled = scale_matrices(a, ops.cast_like(ops.exp2(ops.neg(count)), a))
+        scaled = scale_matrices(a, cast_like(ops.exp2(ops.neg(count)), a))
         p, q = pade_approximant(scaled, order)
         out = (
             ops.TriangularSolve(lower_triangle=False)(q, p)
@@ -305,7 +305,7 @@ class Logm(AnalyticFunction):
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
             matrix = ops.add(unit, ops.mul(x, float(node)))
             total = ops.add(total, ops.mul(solve_triangular(matrix, x), float(weight)))
-        scale = ops.cast_like(ops.exp2(counts), total)
+        scale = cast_like(ops.exp2(counts), total)
         total = scale_matrices(total, scale)
         exact = ops.construct_diagonal(ops.log(ops.extract_diagonal(t)))
         total = ops.select(on, exact, total)
@@ -389,7 +389,7 @@ class Funm(AnalyticFunction):
         terms = [] if da is None else [FrechetDerivative(self)(a, da, *others)]
         for k, t in enumerate(dothers):
             if t is not None:
-                terms.append(scale_matrices(self.slope(k)(a, *others), ops.cast_like(t, a)))
+                terms.append(scale_matrices(self.slope(k)(a, *others), cast_like(t, a)))
         total = terms[0]
         for term in terms[1:]:
             total = ops.add(total, term)
@@ -474,7 +474,7 @@ def order_clusters(t: Value, z: Value, clusters: Value) -> tuple[Value, Value, V
         upper = ops.reduce_sum(ops.select(is_above, t, zero), (t.ndim - 1,))
         x, y = upper, ops.sub(next_one(w), w)
         length = ops.sqrt(ops.add(ops.square(ops.abs(x)), ops.square(ops.abs(y))))
-        length = ops.cast_like(ops.select(first, length, ops.constant_like(length, 1)), t)
+        length = cast_like(ops.select(first, length, ops.constant_like(length, 1)), t)
         c, s = [ops.select(first, ops.div(v, length), v0) for v, v0 in ((x, one), (y, zero))]
         second = previous_one(first)
         diagonal = ops.select(second, previous_one(ops.conj(c)), c)
@@ -497,7 +497,7 @@ def order_clusters(t: Value, z: Value, clusters: Value) -> tuple[Value, Value, V
 
 def cluster_means(w: Value, same: Value) -> Value:
     """The mean of the eigenvalues in the cluster of each; `same` marks pairs in one cluster."""
-    members = ops.cast_like(ops.convert_element_type(same, ops.real(w).dtype), w)
+    members = cast_like(ops.convert_element_type(same, ops.real(w).dtype), w)
     last = same.ndim - 1
     sums = ops.reduce_sum(ops.mul(members, ops.broadcast_columns(w, same.shape)), (last,))
     return ops.div(sums, ops.reduce_sum(members, (last,)))

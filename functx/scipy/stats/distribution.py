@@ -18,7 +18,7 @@ from functx.core.typing import ArrayLike, Dim, Value, Values
 from functx.numpy.promotion import broadcast, promote_real
 from functx.numpy.ufuncs import exp, log, where
 from functx.ops.families import align_batch_dims, check_same_dtype, elementwise_shape
-from functx.ops.operands import cast_like_input, upcast_half
+from functx.ops.operands import cast_like, upcast_half
 from functx.scipy.stats.kernels import log_probability
 
 INF = math.inf
@@ -203,7 +203,7 @@ class DistributionFunction(Primitive):
     def decompose(self, *args: Value) -> Value:
         name, _, function = self.function.partition(".")
         out = DISTRIBUTIONS[name].evaluate(function, *[upcast_half(x) for x in args])
-        return cast_like_input(out, args[0])
+        return cast_like(out, args[0])
 
     def batch(self, args: Values, dims: Sequence[int | None]) -> tuple[Value, Dim]:
         args, dim = align_batch_dims(args, dims)

@@ -14,7 +14,7 @@ from functx.nn.activations import log1mexp
 from functx.numpy.operators import abs
 from functx.numpy.ufuncs import exp, log, log1p, where
 from functx.ops.families import Binary, binary_function
-from functx.ops.operands import cast_like_input, upcast_half
+from functx.ops.operands import cast_like, upcast_half
 from functx.scipy.special import erf, gammaln, log_ndtr, ndtr, xlogy
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -79,7 +79,7 @@ class LogNormalMass(Binary):
         return t * (density if i else -density)
 
     def decompose(self, a: Value, b: Value) -> Value:
-        return cast_like_input(self.compute_upcast(upcast_half(a), upcast_half(b)), a)
+        return cast_like(self.compute_upcast(upcast_half(a), upcast_half(b)), a)
 
     def compute_upcast(self, a: Value, b: Value) -> Value:
         """The output for operands that are no half floats."""

@@ -13,7 +13,7 @@ from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Avals, Cotangents, Value, Values
-from functx.ops.operands import cast_like_input, literal, upcast_aval, upcast_half
+from functx.ops.operands import cast_like, literal, upcast_aval, upcast_half
 from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
 from functx.transforms.dce import with_io
 
@@ -276,4 +276,4 @@ def backward_from_stacks(
     results = loop.with_program(condition, body, 0, num_held)(*consts, *stacks, steps, *sums, *cts)[
         1:
     ]
-    return [cast_like_input(x, a) for x, a in zip(results, backward.out_avals, strict=True)]
+    return [cast_like(x, a) for x, a in zip(results, backward.out_avals, strict=True)]

@@ -11,7 +11,7 @@ from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Cotangents, Value, Values
-from functx.ops.operands import cast_like_input, literal, upcast_aval
+from functx.ops.operands import cast_like, literal, upcast_aval
 from functx.transforms.control import checkpoint_schedule
 from functx.transforms.control.bounded_while import (
     STEP_AVAL,
@@ -325,7 +325,7 @@ def backward_from_checkpoints(
     init = [blocks, *schedule, *read_rows(slots, slot), *slots, *sums, *cts]
     results: list[Any] = loop.with_program(condition, body, 0, len(consts))(*consts, *init)
     results = results[len(results) - len(backward.outputs) :]
-    return [cast_like_input(x, a) for x, a in zip(results, backward.out_avals, strict=True)]
+    return [cast_like(x, a) for x, a in zip(results, backward.out_avals, strict=True)]
 
 
 def while_forward(
