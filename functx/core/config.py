@@ -282,7 +282,7 @@ class Config:
 
     def update(self, name: str, value: object) -> None:
         """Set an option by name; raises ArgumentError for an unknown name. `jax_...` is an option of JAX."""
-        if name.startswith("jax_"):
+        if isinstance(name, str) and name.startswith("jax_"):
             backend.set_jax_option(name, value)
             return
         _check_option_name(name)
@@ -292,7 +292,7 @@ class Config:
 
     def __getattr__(self, name: str) -> object:
         """The value of an option of JAX, `jax_...`."""
-        if name.startswith("jax_"):
+        if isinstance(name, str) and name.startswith("jax_"):
             return backend.jax_option(name)
         raise AttributeError(f"config has no option {name!r}", name=name, obj=self)
 

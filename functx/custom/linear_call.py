@@ -103,6 +103,11 @@ class LinearCall(Primitive):
     )
 
     @property
+    def linear(self) -> tuple[int, ...]:
+        """The positions of the linear operands."""
+        return tuple(range(self.count))
+
+    @property
     def count(self) -> int:
         """The number of linear operands."""
         return len(self.transposed.outputs)

@@ -31,7 +31,7 @@ class NamedComposite(Call):
     Its derivatives and batched forms are plain calls of other programs.
     """
 
-    label: str = "functx.composite"
+    label: str = "example.composite"
     version: int = 0
     attributes: tuple[tuple[str, Hashable], ...] = ()
     samples = LazySamples(

@@ -127,7 +127,8 @@ def test_vmap_draws_the_numbers_of_a_loop():
     compiled = functx.jit(draw)
     for i in range(3):
         for found, expected in zip(mapped, compiled(keys[i], rates[i]), strict=True):
-            np.testing.assert_array_equal(found[i], expected)
+            # The last digits of gamma variates depend on the vector instructions of the lengths.
+            np.testing.assert_allclose(found[i], expected, rtol=1e-6)
 
 
 def test_a_call_is_one_equation_and_small_arrays_work():

@@ -120,7 +120,7 @@ class SineIntegral(KernelFunction):
         (x,) = args
         size = ops.abs(x)
         value = ops.select(size <= _SWITCH, _near_zero(x)[0], _far(size)[0])
-        value = ops.select(x == math.inf, 0.5 * math.pi, value)
+        value = ops.select(x == math.inf, 0.5 * math.pi, ops.select(x == x, value, math.nan))
         return ops.select(
             (x < 0.0) & (size > _SWITCH), -ops.select(size == math.inf, 0.5 * math.pi, value), value
         )
@@ -140,7 +140,7 @@ class CosineIntegral(KernelFunction):
         size = ops.abs(x)
         near = EULER_GAMMA + ops.log(size) + _near_zero(size)[1]
         value = ops.select(size <= _SWITCH, near, _far(size)[1])
-        return ops.select(size == math.inf, 0.0, value)
+        return ops.select(size == math.inf, 0.0, ops.select(x == x, value, math.nan))
 
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return t * (ops.cos(x) / x)

@@ -34,7 +34,7 @@ def Call(run: Run, *args: Array, program: Program, **others: object) -> list[Arr
     return run(program, args)
 
 
-Checkpoint = CustomVmap = NamedComposite = RematerializedCall = Call
+Checkpoint = CustomVmap = LinearCall = NamedComposite = RematerializedCall = Call
 
 
 @runs_subprograms
