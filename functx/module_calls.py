@@ -113,7 +113,7 @@ def call_and_write_back(
 ) -> tuple[PyTree, dict[str, Any]]:
     """The result of a functional call, whose new values of buffers are written to the arrays of `state`.
 
-    Those of another shape or dtype, or in place of a Python number, are returned by name.
+    New values of another shape or dtype, or in place of a Python number, are returned by name.
     """
     after = dict(state)
     out = functional_call(module, after, args, kwargs)

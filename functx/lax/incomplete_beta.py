@@ -55,13 +55,13 @@ class IncompleteBeta(ParametricFunction):
         return ops.select(inside, pair[1] if self.is_upper else pair[0], self.at_ends(*args))
 
     def at_ends(self, a: Value, b: Value, x: Value) -> Value:
-        """The limits where x is 0 or 1 or a parameter is 0 or infinite, nan where there is none."""
+        """The values where x is 0 or 1 or a parameter is 0 or infinite, nan where there is no limit."""
         zero, one = ops.zeros_like(x), ops.constant_like(x, 1.0)
         low, high = (one, zero) if self.is_upper else (zero, one)
         # All of the distribution is at 0, or at 1.
         at_zero = ((a == 0.0) & (b > 0.0)) | ((a < math.inf) & (b == math.inf))
         at_one = ((b == 0.0) & (a > 0.0)) | ((b < math.inf) & (a == math.inf))
-        # Where all is at 0, or at 1, SciPy's convention for an x that is there too.
+        # At the point that holds the whole distribution, SciPy's convention.
         is_high = (at_zero & (x > 0.0)) | (at_one & (x == 1.0))
         value = ops.select(at_zero | at_one, ops.select(is_high, high, low), math.nan)
         proper = (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)

@@ -179,7 +179,7 @@ def sum_series(
 
     Its error is that of the sum with `first`.
     A `factor` may vanish, behind which the terms are zero, but not their derivatives.
-    Of terms that `may_cancel`, the sum is nan where it has fewer than three digits.
+    If terms of both signs `may_cancel`, the sum is nan where fewer than three digits are left.
     """
 
     def step(k: Value, state: State) -> tuple[State, Value]:

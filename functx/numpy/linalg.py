@@ -324,8 +324,8 @@ def pinv(
 ) -> Value:
     """The pseudo-inverse of matrices, by singular values.
 
-    Those up to `rtol` (or `rcond`) times the largest count as zeros; `rtol` is by default 10 times the
-    larger dimension times the unit of rounding. With `hermitian`, the matrices are taken to be
+    Singular values up to `rtol` (or `rcond`) times the largest count as zeros; `rtol` is by default 10
+    times the larger dimension times the unit of rounding. With `hermitian`, the matrices are taken to be
     Hermitian. The derivatives are those at constant rank, of any order and at equal singular values.
 
     >>> import functx.numpy as np

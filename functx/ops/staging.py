@@ -49,7 +49,7 @@ class OptimizationBarrier(Primitive):
         return self._behind_barrier(cts)
 
     def _behind_barrier(self, values: Tangents) -> Tangents:
-        """Those of `values` that are not None, behind a barrier of their own."""
+        """The tangents or cotangents that are not None, behind a barrier of their own."""
         given = [x is not None for x in values]
         return scatter_where(self(*[values[i] for i in indices_where(given)]), given)
 
