@@ -12,7 +12,7 @@ from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import hoist_captures, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.types import ShapedArray, narrow_dtype
-from functx.passes.memory_planning import bytes_of
+from functx.passes.costs import bytes_of
 
 
 class Operation:

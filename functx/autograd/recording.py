@@ -23,7 +23,7 @@ from functx.core.program import Literal, Program
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, x64_enabled
 from functx.ops.callbacks import HostPrimitive
-from functx.passes.memory_planning import bytes_of
+from functx.passes.costs import bytes_of
 
 
 class Recording:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
@@ -291,6 +292,11 @@ class Program:
         return program_text(self)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        # Imported at its first use, since it belongs to a higher layer.
+        shown: str = import_module("functx.tools.program_html").program_fragment(self)
+        return shown
 
     @property
     def __name__(self) -> str:

@@ -18,7 +18,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import NumPyArray
 from functx.ops.families import Constant, Elementwise, Linear
-from functx.passes.memory_planning import bytes_of
+from functx.passes.costs import bytes_of
 from functx.passes.repeat_detection import RepeatGroup, index_literal
 from functx.passes.static_slices import StaticSlice, coalesce_rows, static_slice_of
 from functx.transforms.call_primitive import Call

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
-from math import prod
 from typing import Any, NamedTuple
 
 from functx import ops
@@ -13,9 +12,7 @@ from functx.core.effects import Effect
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Part, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
-from functx.core.types import ShapedArray
 from functx.ops.activations import LogSoftmax, Softmax
-from functx.ops.convolution import Convolution
 from functx.ops.families import Constant, Elementwise, Inexact
 from functx.ops.losses import Loss
 from functx.ops.normalizations import Normalization
@@ -29,6 +26,7 @@ from functx.ops.random import (
     StandardDistribution,
 )
 from functx.ops.views import Copy
+from functx.passes.costs import bytes_of, contraction_flops
 from functx.transforms.dce import MUST_STAY, UniqueEquations, eliminate_common_subexpressions
 from functx.transforms.decompose import lowering_decomposition
 
@@ -265,11 +263,6 @@ _FLOPS_PER_BYTE = 8
 """The operations on numbers that take as long as moving one byte."""
 
 
-def bytes_of(aval: ShapedArray) -> int:
-    """The bytes of an array."""
-    return aval.size * aval.dtype.itemsize
-
-
 def is_cheap_to_recompute(primitive: Primitive) -> bool:
     """Whether computing it costs little more than reading the operands."""
     if primitive.effects:
@@ -294,16 +287,11 @@ def is_expensive_pointwise(primitive: Primitive) -> bool:
 
 def compute_cost(eqn: Equation) -> int:
     """The cost of an equation, in bytes that could be moved in the time."""
-    primitive, outs = eqn.primitive, eqn.outputs
-    moved = sum([bytes_of(atom.aval) for atom in (*eqn.inputs, *outs)])
-    if isinstance(primitive, ops.DotGeneral):
-        shape = eqn.inputs[0].aval.shape
-        terms = prod([shape[d] for d in primitive.contracting_dims[0]])
-        return moved + 2 * outs[0].aval.size * terms // _FLOPS_PER_BYTE
-    if isinstance(primitive, Convolution):
-        kernel = eqn.inputs[1].aval
-        terms = kernel.size // max(kernel.shape[primitive.layouts.kernel[0]], 1)
-        return moved + 2 * outs[0].aval.size * terms // _FLOPS_PER_BYTE
+    primitive = eqn.primitive
+    moved = sum([bytes_of(atom.aval) for atom in (*eqn.inputs, *eqn.outputs)])
+    flops = contraction_flops(eqn)
+    if flops is not None:
+        return moved + flops // _FLOPS_PER_BYTE
     programs = subprograms(primitive)
     if programs:
         iterations = getattr(primitive, "length", 1)

@@ -22,12 +22,12 @@ from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.rewriting import T
 from functx.ops.views import Copy
+from functx.passes.costs import bytes_of
 from functx.passes.memory_planning import (
     RANDOM_PRIMITIVES,
     VIEW_PRIMITIVES,
     JointDataflow,
     JointProgram,
-    bytes_of,
     compute_cost,
     is_cheap_to_recompute,
     values_read,

@@ -24,7 +24,8 @@ from functx.core.source_info import warn_at_user_line
 from functx.core.tracer import current_builder
 from functx.core.types import is_inexact
 from functx.core.typing import Value
-from functx.passes.memory_planning import bytes_of, join_split, temporary_bytes
+from functx.passes.costs import bytes_of
+from functx.passes.memory_planning import join_split, temporary_bytes
 from functx.passes.min_cut import MinCutConfig, Partition, min_cut_partition
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.dce import DropZeroInputs, loop_invariant_variables, with_io

@@ -22,7 +22,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.typing import NumPyArray
-from functx.passes.memory_planning import bytes_of
+from functx.passes.costs import bytes_of
 from functx.transforms.call_primitive import Call
 
 

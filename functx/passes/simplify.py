@@ -18,7 +18,7 @@ from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.types import DType, is_complex, kind
 from functx.ops.families import Elementwise
 from functx.ops.operands import RewriteContext
-from functx.passes.memory_planning import bytes_of
+from functx.passes.costs import bytes_of
 from functx.passes.reassociation import ReassociateContractions
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While

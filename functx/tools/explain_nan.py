@@ -40,6 +40,7 @@ from functx.core.typing import (
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
 from functx.ops.families import Elementwise
+from functx.tools.markup import HtmlResult, Markup, element, join
 from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.cond import Cond
@@ -256,7 +257,7 @@ def _stack_rows(rows: Sequence[Tracer], aval: ShapedArray) -> Any:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(HtmlResult):
     """The result of `explain_nan`: false if all values are finite.
 
     `summary` names the result or the derivative that is not finite. The first of `origins` made
@@ -272,9 +273,24 @@ class Explanation:
     def __str__(self) -> str:
         if not self.origins:
             return self.summary
-        labels = ["first made at ", *["computed from one made at "] * (len(self.origins) - 1)]
-        lines = [label + str(origin) for label, origin in zip(labels, self.origins, strict=True)]
+        lines = [f"{label} at {origin}" for label, origin in self._labelled()]
         return "\n".join([self.summary, *lines])
+
+    def _labelled(self) -> list[tuple[str, NonFiniteOrigin]]:
+        labels = ["first made", *["computed from one made"] * (len(self.origins) - 1)]
+        return list(zip(labels, self.origins, strict=True))
+
+    def title(self) -> str:
+        return self.summary
+
+    def content(self) -> Markup:
+        """The origins, each with the user's line, the equation, and its values."""
+        shown = []
+        for label, origin in self._labelled():
+            lines = f"{label} at {origin}".splitlines()
+            rows = [element("div", text, class_="row") for text in lines]
+            shown.append(element("div", rows, class_="code"))
+        return join([element("p", self.summary), shown])
 
 
 def explain_nan(

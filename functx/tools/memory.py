@@ -9,9 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
-from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +22,9 @@ from functx.core.source_info import BackwardSource, backward_source, describe_so
 from functx.core.tracer import current_builder
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree, Value, Values
-from functx.passes.memory_planning import MemoryTimeline, bytes_of
+from functx.passes.costs import bytes_of
+from functx.passes.memory_planning import MemoryTimeline
+from functx.tools.markup import Markup, PictureResult, element, folded, join, svg
 from functx.transforms.call_primitive import Call, RematerializedCall
 from functx.transforms.make_ir import functionalize, make_ir
 
@@ -130,7 +129,7 @@ class TimelineEntry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(PictureResult):
     """The arrays that `program` keeps in memory while it runs, without its arguments."""
 
     program: Program
@@ -216,11 +215,21 @@ class MemoryUse:
         """The timeline as an SVG picture: an area for each array over the equations, and the peak."""
         return render_svg(self)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the picture to a file."""
-        Path(path).write_text(self.svg(), encoding="utf-8")
+    def title(self) -> str:
+        return f"memory of {self.program.name}"
 
-    _repr_svg_ = svg
+    def content(self) -> Markup:
+        """The picture, the arrays that are saved, and those in memory at the peak."""
+        picture = Markup(self.svg())
+        tables = [
+            folded(label, element("div", self._rows(arrays), class_="code"))
+            for label, arrays in (("saved", self.saved), ("at the peak", self.live_at_peak))
+        ]
+        return join([picture, tables])
+
+    @staticmethod
+    def _rows(arrays: Sequence[LiveArray]) -> list[Markup]:
+        return [element("div", text, class_="row") for text in format_table(arrays)]
 
 
 def format_table(arrays: Sequence[LiveArray], max_rows: int = 20) -> list[str]:
@@ -284,10 +293,11 @@ def render_svg(use: MemoryUse) -> str:
     def y(count: float) -> float:
         return HEIGHT - BOTTOM - count * y_scale
 
-    areas = "".join([area.to_svg(x, y) for area in stack_areas(use)])
-    group = f'<g stroke="#ffffff" stroke-width="0.3">{areas}</g>'
-    grid, annotations = svg_grid(max_bytes, y), svg_annotations(use, x, y)
-    return "\n".join([*svg_header(use), *grid, group, *annotations, "</svg>"]) + "\n"
+    areas = element(
+        "g", [a.to_svg(x, y) for a in stack_areas(use)], stroke="#ffffff", stroke_width="0.3"
+    )
+    parts = svg_header(use), svg_grid(max_bytes, y), areas, svg_annotations(use, x, y)
+    return svg(WIDTH, HEIGHT, *parts)
 
 
 Point = tuple[float, float]
@@ -300,20 +310,18 @@ class Area:
         self.title, self.color = title, color
         self.steps: list[tuple[int, int, int]] = []
 
-    def to_svg(self, x: Callable[[float], float], y: Callable[[float], float]) -> str:
-        """The area as a polygon with a title."""
+    def to_svg(self, x: Callable[[float], float], y: Callable[[float], float]) -> Markup | None:
+        """The area as a polygon with a title; None if it is empty."""
         if not any([high > low for _, low, high in self.steps]):
-            return ""
+            return None
         upper = [p for i, _, high in self.steps for p in ((x(i), y(high)), (x(i + 1), y(high)))]
         lower = [p for i, low, _ in self.steps for p in ((x(i), y(low)), (x(i + 1), y(low)))]
         points = [
             f"{a:.1f},{b:.1f}"
             for a, b in (*simplify_polyline(upper), *simplify_polyline(lower)[::-1])
         ]
-        return (
-            f'<polygon points="{" ".join(points)}" fill="{self.color}">'
-            f"<title>{escape(self.title)}</title></polygon>"
-        )
+        title = element("title", self.title)
+        return element("polygon", title, points=" ".join(points), fill=self.color)
 
 
 def simplify_polyline(points: list[Point]) -> list[Point]:
@@ -357,60 +365,53 @@ def add_layer(area: Area, heights: list[int], steps: range, counts: list[int]) -
         heights[i] += counts[i]
 
 
-def svg_header(use: MemoryUse) -> list[str]:
-    """The frame of the picture, its title and the legend of the colors."""
+def svg_header(use: MemoryUse) -> list[Markup]:
+    """The title of the picture and the legend of the colors."""
     text = f"memory of {use.program.name}: at most about {format_bytes(use.peak_bytes)}"
     legend = [
         ("forward", _FORWARD_COLORS[0]),
         ("backward", _BACKWARD_COLORS[0]),
         ("inside an operation", _SCRATCH_COLOR),
     ]
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="22" font-size="15">{escape(text)}</text>',
-    ]
+    parts = [element("text", text, x=LEFT, y=22, font_size=15)]
     for i, (label, color) in enumerate(legend):
         left = LEFT + 130 * i
-        lines.append(f'<rect x="{left}" y="32" width="12" height="12" fill="{color}"/>')
-        lines.append(f'<text x="{left + 18}" y="42" fill="#555555">{label}</text>')
-    return lines
+        parts.append(element("rect", x=left, y=32, width=12, height=12, fill=color))
+        parts.append(element("text", label, x=left + 18, y=42, class_="faint"))
+    return parts
 
 
-def svg_grid(max_bytes: int, y: Callable[[float], float]) -> list[str]:
+def svg_grid(max_bytes: int, y: Callable[[float], float]) -> list[Markup]:
     """Lines at quarters of `max_bytes`, with their labels."""
-    lines = []
+    parts = []
     for quarter in range(5):
         count = max_bytes * quarter / 4
-        height = y(count)
-        lines.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" '
-            f'stroke="#e4e4e4"/>'
-            f'<text x="{LEFT - 8}" y="{height + 4:.1f}" text-anchor="end" fill="#555555">'
-            f"{format_bytes(count)}</text>"
+        height = round(y(count), 1)
+        label = format_bytes(count)
+        parts.append(
+            element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=height, y2=height, class_="rule")
         )
-    return lines
+        parts.append(
+            element("text", label, x=LEFT - 8, y=height + 4, text_anchor="end", class_="faint")
+        )
+    return parts
 
 
 def svg_annotations(
     use: MemoryUse, x: Callable[[float], float], y: Callable[[float], float]
-) -> list[str]:
+) -> list[Markup]:
     """The mark of the peak, and the label of the horizontal axis."""
-    timeline = use.timeline
-    lines = [
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle" '
-        f'fill="#555555">{len(timeline)} equations, in order</text>'
-    ]
+    timeline, middle = use.timeline, (LEFT + WIDTH - RIGHT) / 2
+    axis = f"{len(timeline)} equations, in order"
+    parts = [element("text", axis, x=middle, y=HEIGHT - 12, text_anchor="middle", class_="faint")]
     if timeline:
         peak = use._timeline.peak
-        position, entry = x(peak + 0.5), timeline[peak]
+        position, entry = round(x(peak + 0.5), 1), timeline[peak]
         align_end = position > WIDTH * 0.6
-        label = escape(f"peak: {entry.operation}, {entry.place}")
-        lines.append(
-            f'<line x1="{position:.1f}" x2="{position:.1f}" y1="{TOP - 4}" y2="{HEIGHT - BOTTOM}" '
-            f'stroke="#222222" stroke-dasharray="4 3"/>'
-            f'<text x="{position + (-6 if align_end else 6):.1f}" y="{TOP + 8}" '
-            f'text-anchor="{"end" if align_end else "start"}">{label}</text>'
-        )
-    return lines
+        label = f"peak: {entry.operation}, {entry.place}"
+        span = {"x1": position, "x2": position, "y1": TOP - 4, "y2": HEIGHT - BOTTOM}
+        parts.append(element("line", **span, class_="mark", stroke_dasharray="4 3"))
+        place = {"x": position + (-6 if align_end else 6), "y": TOP + 8}
+        anchor = "end" if align_end else "start"
+        parts.append(element("text", label, **place, text_anchor=anchor))
+    return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from functx.lowering.functx_call import jit_program
 from functx.passes.outlining import Outline
 from functx.passes.pipeline import PASSES, Pass, Stage, Target, lowering_target, select_passes
 from functx.passes.simplify import Simplify
+from functx.tools.difference import ProgramDiff, diff
+from functx.tools.markup import HtmlResult, Markup, folded, join, table
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.call_primitive import Call
 from functx.transforms.make_ir import make_ir
@@ -111,13 +114,17 @@ class PassRow(NamedTuple):
     seconds: float | None
     program: Program
 
+    @property
+    def time_text(self) -> str:
+        """The milliseconds that the pass took, or a dash."""
+        return "-" if self.seconds is None else f"{1e3 * self.seconds:.2f} ms"
+
     def __str__(self) -> str:
-        took = "-" if self.seconds is None else f"{1e3 * self.seconds:.2f} ms"
-        return f"{self.name:28}{self.equations:10}{took:>14}"
+        return f"{self.name:28}{self.equations:10}{self.time_text:>14}"
 
 
 @dataclass(frozen=True)
-class PassTable:
+class PassTable(HtmlResult):
     """The passes that a function goes through; `table[name]` is the row of one of them."""
 
     function: str
@@ -131,6 +138,24 @@ class PassTable:
         return "\n".join([head, *map(str, self.rows)])
 
     __repr__ = __str__
+
+    def title(self) -> str:
+        return f"passes of {self.function}"
+
+    def differences(self) -> list[tuple[PassRow, ProgramDiff]]:
+        """The passes that changed the program, with the program before and after each."""
+        pairs = pairwise(self.rows)
+        found = [(after, diff(before.program, after.program)) for before, after in pairs]
+        return [(row, difference) for row, difference in found if difference]
+
+    def content(self) -> Markup:
+        """The table, and each pass that changed the program with the program before and after it."""
+        cells = [(row.name, row.equations, row.time_text) for row in self.rows]
+        changes = [
+            folded(f"{row.name}: {difference.title()}", difference.content())
+            for row, difference in self.differences()
+        ]
+        return join([table(["pass", "equations", "time"], cells, "lrr"), changes])
 
 
 class Stopwatch:

@@ -1,0 +1,208 @@
+"""HTML and SVG made of elements: escaped by construction, with one style sheet for light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha1
+from html import escape
+from os import PathLike
+from pathlib import Path
+
+
+class Markup(str):
+    """Text that is markup already; any other text is escaped where it becomes part of an element."""
+
+    __slots__ = ()
+
+
+Content = object
+"""A child of an element: markup, None, an iterable of children, or a value whose text is escaped."""
+
+_VOID = frozenset({"br", "hr", "line", "meta", "path", "rect"})
+
+
+def element(tag: str, *children: Content, **attributes: object) -> Markup:
+    """`<tag name="value">children</tag>`.
+
+    In names of attributes a trailing underscore is dropped, and others become hyphens. An
+    attribute that is None or False is left out, True stands for one without a value.
+    """
+    parts = [tag]
+    for name, value in attributes.items():
+        if value is not None and value is not False:
+            name = name.rstrip("_").replace("_", "-")
+            parts.append(name if value is True else f'{name}="{escape(str(value))}"')
+    start = " ".join(parts)
+    if tag in _VOID and not children:
+        return Markup(f"<{start}/>")
+    return Markup(f"<{start}>{join(children)}</{tag}>")
+
+
+def join(children: Iterable[Content]) -> Markup:
+    """Children in their order, as one text."""
+    return Markup("".join([_child(child) for child in children]))
+
+
+def _child(child: Content) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, (list, tuple, Iterator)):
+        return join(child)
+    return escape(str(child))
+
+
+STYLE = Markup("""
+.functx { --ink: #1c2430; --faint: #66707d; --paper: #ffffff; --raised: #f5f7fa; --rule: #dde3ea;
+  --link: #0b62b8; --mark: #fff1c2; --name: #7a3e9d; --type: #1c7a4d; --old: #fde4e4; --new: #ddf5e3;
+  --bar: #a8c7ec; color: var(--ink); background: var(--paper); line-height: 1.5;
+  font: 14px/1.5 system-ui, sans-serif; color-scheme: light; }
+@media (prefers-color-scheme: dark) { .functx { --ink: #dfe5ec; --faint: #919dab; --paper: #14181f;
+  --raised: #1c222b; --rule: #303946; --link: #79b8ff; --mark: #4a3f16; --name: #cfa5ea;
+  --type: #7fd4a6; --old: #4b2327; --new: #1d4229; --bar: #2f5788; color-scheme: dark; } }
+.functx h1 { font-size: 20px; margin: 0 0 4px; } .functx h2 { font-size: 16px; margin: 24px 0 8px; }
+.functx p { margin: 4px 0 12px; color: var(--faint); }
+.functx code, .functx .code { font: 12.5px/1.6 ui-monospace, Menlo, Consolas, monospace; }
+.functx .code { background: var(--raised); border: 1px solid var(--rule); border-radius: 6px;
+  padding: 8px 0; overflow-x: auto; }
+.functx .columns { display: grid; gap: 12px; align-items: start;
+  grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
+@media (max-width: 900px) { .functx .columns { grid-template-columns: minmax(0, 1fr); } }
+.functx .columns > .code { max-height: 85vh; overflow: auto; }
+.functx .row { display: block; white-space: pre; padding: 0 12px; min-width: max-content;
+  color: inherit; text-decoration: none; }
+.functx a.row:hover, .functx .row.link:hover, .functx .row:target { background: var(--mark); }
+.functx .number, .functx .note { color: var(--faint); } .functx .number { user-select: none; }
+.functx .name { color: var(--name); } .functx .type { color: var(--type); }
+.functx .tip { display: none; position: fixed; right: 12px; bottom: 12px; z-index: 9;
+  white-space: pre-wrap; max-width: min(640px, 90vw); padding: 8px 12px; border-radius: 6px;
+  background: var(--paper); color: var(--ink); border: 1px solid var(--rule);
+  box-shadow: 0 4px 16px rgb(0 0 0 / 0.25); pointer-events: none; }
+.functx .row:hover > .tip, .functx .row:focus > .tip { display: block; }
+.functx details > summary { cursor: pointer; } .functx details > summary.row { display: list-item;
+  list-style-position: inside; }
+.functx .inner { margin-left: 24px; border-left: 2px solid var(--rule); }
+.functx table { border-collapse: collapse; font-size: 13px; margin: 0; width: auto; }
+.functx th, .functx td { padding: 2px 12px 2px 0; text-align: left; vertical-align: top;
+  border: 0; background: none; }
+.functx th { color: var(--faint); font-weight: 500; border-bottom: 1px solid var(--rule); }
+.functx td.right, .functx th.right { text-align: right; font-variant-numeric: tabular-nums; }
+.functx .sides { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
+.functx .sides > .row { min-width: 0; overflow-x: auto; min-height: 1.6em; }
+.functx .old { background: var(--old); } .functx .new { background: var(--new); }
+.functx .bar { display: inline-block; height: 9px; background: var(--bar); border-radius: 2px; }
+.functx svg { max-width: 100%; height: auto; }
+""")
+"""The style sheet of all results of `functx.tools`; its rules hold inside elements of class `functx`."""
+
+
+def fragment(*children: Content, style: str = "") -> Markup:
+    """Children with the style sheet, for a notebook."""
+    return element("div", element("style", Markup(STYLE + style)), children, class_="functx")
+
+
+def page(title: str, *children: Content, style: str = "") -> str:
+    """A whole HTML document, which loads nothing and runs no script."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("style", Markup("html, body { margin: 0; } body.functx { padding: 16px 24px; "
+                                "min-height: calc(100vh - 32px); }" + STYLE + style)),
+    )  # fmt: skip
+    body = element("body", children, class_="functx")
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+SVG_STYLE = Markup("""
+.picture { font: 12px system-ui, sans-serif; } .picture .code { font: 11px ui-monospace, monospace; }
+.picture .paper { fill: #ffffff; } .picture text { fill: #1c2430; } .picture .faint { fill: #66707d; }
+.picture .rule { stroke: #dde3ea; fill: none; } .picture .edge { stroke: #8b97a5; fill: none; }
+.picture .box { fill: #f5f7fa; stroke: #a5b0bd; } .picture .mark { stroke: #1c2430; }
+@media (prefers-color-scheme: dark) { .picture .paper { fill: #14181f; } .picture text { fill: #dfe5ec; }
+  .picture .faint { fill: #919dab; } .picture .rule { stroke: #303946; }
+  .picture .edge { stroke: #6b7887; } .picture .box { fill: #1c222b; stroke: #55606d; }
+  .picture .mark { stroke: #dfe5ec; } }
+""")
+"""The style sheet of all pictures, which are also files of their own."""
+
+
+def svg(width: float, height: float, *children: Content) -> Markup:
+    """An SVG picture of `width` by `height` pixels, for light and dark surroundings."""
+    return element(
+        "svg",
+        element("style", SVG_STYLE),
+        element("rect", class_="paper", width="100%", height="100%"),
+        children,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=f"{width:.0f}",
+        height=f"{height:.0f}",
+        class_="picture",
+    )
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Content]], right: str = "") -> Markup:
+    """A table; `right` has an `r` for each column that is aligned to the right."""
+    sides = ["right" if side == "r" else None for side in right.ljust(len(heads))]
+
+    def row(tag: str, cells: Sequence[Content]) -> Markup:
+        return element("tr", [element(tag, c, class_=s) for c, s in zip(cells, sides, strict=True)])
+
+    return element("table", row("th", heads), [row("td", cells) for cells in rows])
+
+
+def folded(summary: Content, *children: Content, is_open: bool = False) -> Markup:
+    """Children under a summary that opens and closes them."""
+    return element("details", element("summary", summary), children, open_=is_open)
+
+
+def identifier_of(text: str) -> str:
+    """A short identifier, the same for equal texts, for the ids of elements."""
+    return "f" + sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+class HtmlResult:
+    """The base class of results that a notebook, or a page of their own, shows as HTML."""
+
+    def content(self) -> Markup:
+        """The markup of the result, without the style sheet."""
+        raise NotImplementedError
+
+    def title(self) -> str:
+        """The title of the page."""
+        return type(self).__name__
+
+    def _repr_html_(self) -> str:
+        return fragment(self.content())
+
+    def html(self) -> str:
+        """The result as a whole HTML document, which loads nothing and runs no script."""
+        return page(self.title(), element("h1", self.title()), self.content())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the document to a file."""
+        Path(path).write_text(self.html(), encoding="utf-8")
+
+
+class PictureResult(HtmlResult):
+    """The base class of results that are, or have, an SVG picture."""
+
+    def svg(self) -> str:
+        """The picture as a document of SVG."""
+        raise NotImplementedError
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def content(self) -> Markup:
+        return Markup(self.svg())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the page to a file whose name ends in `.html`, or the picture to any other."""
+        text = self.html() if str(path).endswith((".html", ".htm")) else self.svg()
+        Path(path).write_text(text, encoding="utf-8")
