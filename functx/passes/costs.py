@@ -163,7 +163,7 @@ def own_cost(eqn: Equation) -> Cost:
     return Cost(is_lower_bound=primitive.is_user_defined or primitive.name in _UNKNOWN)
 
 
-class Step(NamedTuple):
+class SubprogramRun(NamedTuple):
     """A sub-program of an equation that runs `times` times; with `is_lower_bound`, perhaps more often."""
 
     program: Program
@@ -171,17 +171,17 @@ class Step(NamedTuple):
     is_lower_bound: bool = False
 
 
-def steps_of(primitive: Primitive) -> list[Step]:
+def steps_of(primitive: Primitive) -> list[SubprogramRun]:
     """The sub-programs that an operation runs; of the branches of a conditional, the one with most work."""
     names = [name for name in primitive.fields if name not in primitive.not_executed]
     programs = [p for name in names for p in programs_in_parameter(getattr(primitive, name))]
     if isinstance(primitive, Cond):
         work = [cached_rewrite(program_work, p) for p in programs]
         most = max(work, key=lambda c: c.flops + c.transcendentals)
-        return [Step(programs[work.index(most)])]
+        return [SubprogramRun(programs[work.index(most)])]
     times: int = getattr(primitive, "length", 1)
     unbounded: bool = getattr(primitive, "unbounded", False)
-    return [Step(p, times, unbounded) for p in programs]
+    return [SubprogramRun(p, times, unbounded) for p in programs]
 
 
 def equation_work(eqn: Equation) -> Cost:
