@@ -39,6 +39,7 @@ LAYERS = [
     "nn",
     "image",
     "scipy",
+    "implicit",  # solutions with implicit derivatives
     "experimental",  # solvers of differential equations
     "debug",
     "tools",

@@ -174,20 +174,26 @@ def instantiate_cotangents(cts: Cotangents, like: Values | Avals) -> list[Value]
 class PartialDerivative(Rewrite[Program]):
     """The rewrite to the derivative in the first `count` inputs.
 
-    The result takes the tangents of these, then all inputs, and gives the output tangents.
+    The result takes the tangents of these, then all inputs, and gives the output tangents. Behind
+    the first inputs it takes values of the types `unused`, which it does not read.
     """
 
     count: int
+    unused: tuple[ShapedArray, ...] = ()
 
     def __call__(self, program: Program) -> Program:
         varying = [i < self.count for i in range(len(program.inputs))]
         values, linear = cached_rewrite(Linearize(tuple(varying)), program)
 
+        end = 2 * self.count
+
         def body(*args: PyTree) -> list[Value]:
-            outs = apply(None, values, args[self.count :])
+            primals = [*args[self.count : end], *args[end + len(self.unused) :]]
+            outs = apply(None, values, primals)
             return apply(None, linear, [*args[: self.count], *outs[len(program.outputs) :]])
 
-        avals = [*program.in_avals[: self.count], *program.in_avals]
+        first, others = program.in_avals[: self.count], program.in_avals[self.count :]
+        avals = [*first, *first, *self.unused, *others]
         return trace_closed(body, avals, name=f"derivative_{program.name}")
 
 
@@ -206,8 +212,8 @@ def batch_solver(
     const_dims = [None if d is None else 0 for d in dims[unknowns:]]
 
     def batch_program(program: Program | None) -> Program | None:
-        if program is None:
-            return None
+        if not isinstance(program, Program):
+            return program
         # Between the unknowns and the consts, a program may take further values like unknowns.
         leading_dims = (0,) * (len(program.inputs) - len(const_dims))
         batch = Batch(size, (*leading_dims, *const_dims), (0,) * len(program.outputs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from functx import ops
@@ -18,7 +17,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangents, Dims, Function, PyTree, Tangents, Value, Values
+from functx.core.typing import Cotangents, Dims, Flags, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_function import has_jax_tracers
 from functx.custom.custom_linear_solve import (
     CustomLinearSolve,
@@ -73,31 +72,68 @@ def custom_root(
     (2.0, 0.25)
     """
     check_callables("custom_root", f=f, solve=solve, tangent_solve=tangent_solve)
-    label = body_name("custom_root", f)
-    guess = SolutionTree(label, "custom_root", "initial_guess", initial_guess, "f", f)
+
+    def solve_tangents(g: Function, y: PyTree, _: PyTree) -> PyTree:
+        return tangent_solve(g, y)
+
+    return implicit_root("custom_root", f, initial_guess, solve, solve_tangents, has_aux)
+
+
+def implicit_root(
+    kind: str,
+    f: Function,
+    initial_guess: PyTree,
+    solve: Callable[[Function, PyTree], PyTree],
+    tangent_solve: Callable[[Function, PyTree, PyTree], PyTree],
+    has_aux: bool = False,
+    factorize: Callable[[Function, PyTree], PyTree] | None = None,
+) -> PyTree:
+    """`custom_root` for the function that messages call `kind`, with factors of the derivative.
+
+    `factorize(g, x)` returns arrays, computed from the derivative `g` of `f` at the root `x`, that
+    `tangent_solve(g, y, factors)` gets as its last argument. They are computed once for the
+    derivatives of every order, and have no derivative themselves. Without `factorize`, the
+    factors are None.
+    """
+    label = body_name(kind, f)
+    guess = SolutionTree(label, kind, "initial_guess", initial_guess, "f", f)
     function = guess.function
     traced_solve = guess.trace_solver("solve", lambda x: solve(f, x), has_aux)
     count = len(guess.leaves)
     derivative = cached_rewrite(PartialDerivative(count), function.program)
-    pair = tree.structure(((initial_guess, initial_guess), {}))
+
+    def derivative_at(x: PyTree, program: Program) -> Function:
+        """`program`, linear in its first inputs, as a function of these, at `x`."""
+        consts = [*tree.leaves(x), *function.captured]
+        role = "the function that tangent_solve is given"
+        return lambda v: guess.apply(role, program, v, consts)
+
+    traced_factors: TracedFunction | None = None
+    structure, factor_avals = tree.structure(None), []
+    if factorize is not None:
+        at_root = lambda x: factorize(derivative_at(x, derivative), x)  # noqa: E731
+        at_root.__name__ = "factorize"
+        traced_factors = trace_function(at_root, guess.in_tree, guess.avals, kind)
+        structure, factor_avals = traced_factors.out_tree, traced_factors.out_avals
+    example = tree.unflatten(structure, factor_avals)
+    operands = tree.structure(((initial_guess, initial_guess, example), {}))
 
     def trace_tangent_solve(program: Program) -> TracedFunction:
-        """`tangent_solve` of the right-hand side and x, for a `program` linear in its first inputs."""
+        """`tangent_solve` of right-hand side, x and factors; `program` is linear in its first inputs."""
 
-        def solve_at(y: PyTree, x: PyTree) -> PyTree:
-            consts = [*tree.leaves(x), *function.captured]
-            apply = partial(guess.apply, "the function that tangent_solve is given", program)
-            return tangent_solve(lambda v: apply(v, consts), y)
+        def solve_at(y: PyTree, x: PyTree, factors: PyTree) -> PyTree:
+            return tangent_solve(derivative_at(x, program), y, factors)
 
         solve_at.__name__ = "tangent_solve"
-        traced = trace_function(solve_at, pair, [*guess.avals, *guess.avals], "custom_root")
-        traced.refuse_writes("custom_root")
+        avals = [*guess.avals, *guess.avals, *factor_avals]
+        traced = trace_function(solve_at, operands, avals, kind)
+        traced.refuse_writes(kind)
         guess.check_result("tangent_solve", traced)
         return traced._replace(program=cast_outputs(traced.program, guess.avals))
 
     tangent = trace_tangent_solve(derivative)
     captures = Captures()
-    for traced in (function, traced_solve, tangent):
+    for traced in filter(None, (function, traced_solve, tangent, traced_factors)):
         captures.add(traced.captured)
     transpose: TracedFunction | None = None
     if current_builder.get() is not None or has_jax_tracers([*guess.leaves, *captures.values]):
@@ -113,6 +149,7 @@ def custom_root(
         with_consts(traced_solve),
         with_consts(tangent),
         transpose and with_consts(transpose),
+        traced_factors and with_consts(traced_factors),
     )
     outs = primitive(*guess.leaves, *captures.values)
     return tree.unflatten(traced_solve.out_tree, outs)
@@ -161,15 +198,19 @@ class CustomRoot(Primitive):
     """The x with `function(x) = 0`, computed by `solve`, and the aux outputs of `solve`.
 
     The operands are the guess and then the consts; `function` and `solve` take x or the guess,
-    then the consts. `tangent_solve` takes a right-hand side, x and the consts, and solves with
-    the derivative of `function` at x; `transpose_solve` solves with its transpose.
+    then the consts. `tangent_solve` takes a right-hand side, x, the factors and the consts, and
+    solves with the derivative of `function` at x; `transpose_solve` solves with its transpose.
+    The factors are the outputs of `factorize`, a function of x and the consts. They are the last
+    outputs if `returns_factors`, as they are in derivatives, which share them.
     """
 
     function: Program
     solve: Program
     tangent_solve: Program
     transpose_solve: Program | None = None
-    not_executed = ("function", "tangent_solve", "transpose_solve")
+    factorize: Program | None = None
+    returns_factors: bool = False
+    not_executed = ("function", "tangent_solve", "transpose_solve", "factorize")
     multiple_results = True
     samples = LazySamples(
         lambda: (sample(f64[3], f64[3], dtypes=("f64",), domain={1: (0.5, 2.0)}, **_examples()),)
@@ -177,44 +218,68 @@ class CustomRoot(Primitive):
 
     def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         check_operands(self, avals, self.solve.in_avals)
-        return self.solve.out_avals
+        if self.factorize is None or not self.returns_factors:
+            return self.solve.out_avals
+        return [*self.solve.out_avals, *self.factorize.out_avals]
 
     def split_operands(self, items: Sequence[PyTree]) -> tuple[Sequence[PyTree], Sequence[PyTree]]:
         """`items`, one for each operand, split in those of the guess and those of the consts."""
         n = len(self.function.outputs)
         return items[:n], items[n:]
 
+    def bind_with_factors(self, args: Values) -> tuple[Values, Values, Values]:
+        """The outputs of this operation, the root among them, and the factors."""
+        full = self.replace(returns_factors=self.factorize is not None)(*args)
+        x, factors = full[: len(self.function.outputs)], full[len(self.solve.outputs) :]
+        return full if self.returns_factors else full[: len(self.solve.outputs)], x, factors
+
     def linearized(self) -> CustomLinearSolve:
         """The linear solve with the derivative of the function at x."""
-        derivative = cached_rewrite(PartialDerivative(len(self.function.outputs)), self.function)
+        factors = () if self.factorize is None else tuple(self.factorize.out_avals)
+        count = len(self.function.outputs)
+        derivative = cached_rewrite(PartialDerivative(count, factors), self.function)
         return CustomLinearSolve(derivative, self.tangent_solve, None, self.transpose_solve)
 
     def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         # d function / dx dx = -d function / dconsts dconsts
-        guess, consts = self.split_operands(primals)
+        _, consts = self.split_operands(primals)
         _, dconsts = self.split_operands(tangents)
-        outs = self(*primals)
-        x = outs[: len(guess)]
+        outs, x, factors = self.bind_with_factors(primals)
         dfunction = consts_jvp(self.function, x, consts, dconsts)
         if dfunction is None:
             return outs, [None] * len(outs)
-        dx = self.linearized()(*[ops.neg(t) for t in dfunction], *x, *consts)
+        dx = self.linearized()(*[ops.neg(t) for t in dfunction], *x, *factors, *consts)
         return outs, [*dx, *[None] * (len(outs) - len(x))]
 
+    def forward(self, args: Values, active: Flags) -> tuple[Values, tuple[Values, Values]]:
+        outs, x, factors = self.bind_with_factors(args)
+        return outs, (x, factors)
+
     def vjp(
-        self, cts: Cotangents, outs: Values, args: Values, active: Sequence[bool]
+        self, cts: Cotangents, saved: tuple[Values, Values], args: Values, active: Flags
     ) -> Cotangents:
+        x, factors = saved
         guess, consts = self.split_operands(args)
         _, consts_active = self.split_operands(active)
-        x = outs[: len(guess)]
         x_cts = instantiate_cotangents(cts[: len(guess)], x)
         if x_cts is None:
             return [None] * len(args)
-        y = self.linearized().transposed()(*x_cts, *x, *consts)
+        y = self.linearized().transposed()(*x_cts, *x, *factors, *consts)
         return [None] * len(guess) + negated_consts_vjp(self.function, x, consts, consts_active, y)
+
+    def dce(self, used: Flags) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:
+        count = len(self.solve.outputs)
+        if not self.returns_factors or any(used[count:]):
+            return None
+        inputs = range(len(self.solve.inputs))
+        return self.replace(returns_factors=False), inputs, range(count)
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         return batch_solver(self, args, dims, len(self.function.outputs))
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
-        return ctx.call(self.solve, values)
+        outs = ctx.call(self.solve, values)
+        if self.factorize is None or not self.returns_factors:
+            return outs
+        guess, consts = self.split_operands(values)
+        return [*outs, *ctx.call(self.factorize, [*outs[: len(guess)], *consts])]

@@ -41,6 +41,7 @@ NAMESPACES = (
     "random",
     "random.generator",
     "image",
+    "implicit",
     "scipy.linalg",
     "scipy.fft",
     "scipy.optimize",

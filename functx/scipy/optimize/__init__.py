@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from ml_dtypes import finfo
-
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import is_complex
 from functx.core.typing import ArrayLike, ArrayOrList, Function, PyTree, Value
-from functx.custom.custom_root import custom_root
-from functx.numpy import asarray, atleast_1d, broadcast_to, concatenate, eye, linalg
+from functx.numpy import asarray, atleast_1d, broadcast_to, concatenate
 from functx.numpy.promotion import as_inexact, operand
+from functx.scipy.optimize.implicit_systems import LinearOptions, implicit_solution
 from functx.scipy.optimize.iteration import (
     Bounds,
     DescentMethod,
@@ -26,9 +24,7 @@ from functx.scipy.optimize.iteration import (
 )
 from functx.scipy.optimize.line_searches import BFGS, LimitedMemoryBFGS, NewtonCG
 from functx.scipy.optimize.trust_regions import ExactTrustRegion, TruncatedTrustRegion
-from functx.scipy.sparse.linalg import bicgstab, cg
 from functx.transforms.grad import value_and_grad
-from functx.transforms.vmap import vmap
 
 __all__ = ["OptimizeResults", "minimize"]
 
@@ -138,7 +134,8 @@ def minimize(
         found = chosen.run(objective, guess, limits)
         return found.point.x, found
 
-    x, found = custom_root(residual, x0, solve, _solver_of_tangents(x0, box), has_aux=True)
+    linear = LinearOptions(symmetric=box is None)
+    x, found = implicit_solution("minimize", residual, x0, solve, linear, has_aux=True)
     point = objective.evaluate(x)
     return OptimizeResults(
         x=x,
@@ -167,23 +164,6 @@ def _minimize_parts(
         concatenate([ops.real(x0), ops.imag(x0)]), args, **options,
     )  # fmt: skip
     return found._replace(x=join(found.x), jac=join(found.jac))
-
-
-_LARGEST_DENSE = 512
-"""The most unknowns for which derivatives are found with a matrix."""
-
-
-def _solver_of_tangents(x0: Value, box: Bounds | None) -> Function:
-    """The function that solves with the derivative of the gradient, the Hessian."""
-
-    def solve(derivative: Function, rhs: Value) -> Value:
-        if x0.size <= _LARGEST_DENSE:
-            columns = vmap(derivative)(eye(x0.size, dtype=x0.dtype))
-            return linalg.solve(ops.permute_dims(columns, (1, 0)), rhs)
-        iterate = cg if box is None else bicgstab
-        return iterate(derivative, rhs, tol=8.0 * float(finfo(x0.dtype).eps))[0]  # type: ignore[no-any-return]
-
-    return solve
 
 
 def _read_options(
