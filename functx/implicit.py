@@ -81,7 +81,7 @@ def fixed_point(
     ...     return functx.lax.fori_loop(0, 99, lambda _, x: functx.numpy.cos(a * x), x)
     >>> point = functx.implicit.fixed_point(lambda x, a: functx.numpy.cos(a * x), iterate)
     >>> round(float(point(1.0, 1.0)), 4), round(float(functx.grad(point, 1)(1.0, 1.0)), 4)
-    (0.7391, -0.2976)
+    (0.7391, -0.2975)
     """
 
     def step(x: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:

@@ -175,22 +175,27 @@ def _trace_transpose_solve(
         return None
 
 
-def _examples() -> dict[str, Any]:
+def _examples(with_factors: bool) -> dict[str, Any]:
     def function(x: Value, c: Value) -> list[Value]:
         return [ops.sub(ops.mul(x, x), c)]
 
     def solve(x: Value, c: Value) -> list[Value]:
         return [ops.sqrt(c)]
 
-    def tangent_solve(y: Value, x: Value, c: Value) -> list[Value]:
-        return [ops.div(y, ops.mul(x, 2.0))]
+    def factorize(x: Value, c: Value) -> list[Value]:
+        return [ops.mul(x, 2.0)]
+
+    def tangent_solve(y: Value, x: Value, *others: Value) -> list[Value]:
+        return [ops.div(y, others[0] if with_factors else ops.mul(x, 2.0))]
 
     x = f64[3]
+    operands = [x] * (4 if with_factors else 3)
     return {
         "function": trace_closed(function, [x, x], name="function"),
         "solve": trace_closed(solve, [x, x], name="solve"),
-        "tangent_solve": trace_closed(tangent_solve, [x, x, x], name="tangent_solve"),
-        "transpose_solve": trace_closed(tangent_solve, [x, x, x], name="transpose_solve"),
+        "tangent_solve": trace_closed(tangent_solve, operands, name="tangent_solve"),
+        "transpose_solve": trace_closed(tangent_solve, operands, name="transpose_solve"),
+        "factorize": trace_closed(factorize, [x, x], name="factorize") if with_factors else None,
     }
 
 
@@ -213,7 +218,12 @@ class CustomRoot(Primitive):
     not_executed = ("function", "tangent_solve", "transpose_solve", "factorize")
     multiple_results = True
     samples = LazySamples(
-        lambda: (sample(f64[3], f64[3], dtypes=("f64",), domain={1: (0.5, 2.0)}, **_examples()),)
+        lambda: tuple(
+            [
+                sample(f64[3], f64[3], dtypes=("f64",), domain={1: (0.5, 2.0)}, **_examples(flag))
+                for flag in (False, True)
+            ]
+        )
     )
 
     def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:

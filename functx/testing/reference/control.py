@@ -14,6 +14,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.types import Shape, x64_enabled
 from functx.core.typing import Function
+from functx.custom import custom_root
 from functx.testing.reference.interpreter import (
     Array,
     Definition,
@@ -127,8 +128,13 @@ def CustomLinearSolve(run: Run, *args: Array, solve: Program, **others: object) 
 
 
 @runs_subprograms
-def CustomRoot(run: Run, *args: Array, solve: Program, **others: object) -> list[Array]:
-    return run(solve, args)
+@takes_primitive
+def CustomRoot(run: Run, root: custom_root.CustomRoot, *args: Array) -> list[Array]:
+    outs = run(root.solve, args)
+    if root.factorize is None or not root.returns_factors:
+        return outs
+    guess, consts = root.split_operands(args)
+    return [*outs, *run(root.factorize, [*outs[: len(guess)], *consts])]
 
 
 @exact_dtypes
