@@ -9,6 +9,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.tracer import aval_of
 from functx.core.types import DType, is_complex
@@ -79,3 +80,6 @@ def _convert(x: Value, dtype: DType) -> Value:
     if is_complex(x.dtype) and not is_complex(dtype):
         x = ops.real(x)
     return ops.convert_element_type(x, dtype)
+
+
+_explain_errors(__name__)

@@ -17,6 +17,7 @@ import numpy as np
 from ml_dtypes import finfo
 
 from functx import ops
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -293,3 +294,4 @@ _WINDOWS: dict[ResizeMethod, Callable[[Value], Value]] = {
 """By method, the weight at a distance from the center."""
 
 _suggest_alternatives("jax.image", __name__)
+_explain_errors(__name__)

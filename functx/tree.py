@@ -7,6 +7,7 @@ from typing import IO
 
 from jax.tree import reduce_associative, static
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.tree import (
     Partial,
     TreeDef,
@@ -88,3 +89,6 @@ def load(file: str | os.PathLike[str] | IO[bytes], like: PyTree = None) -> PyTre
     from functx.export.checkpoints import load_pytree
 
     return load_pytree(file, like)
+
+
+_explain_errors(__name__)

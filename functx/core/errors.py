@@ -107,6 +107,14 @@ class ValueRangeError(FunctxError, ValueError):
     """
 
 
+class IntegerRangeError(ValueRangeError, OverflowError):
+    """An integer has no place in the integers that the function computes with.
+
+    Smallest failing code: `functx.numpy.fft.fftfreq(2**70)`.
+    Cure: pass an integer of at most 64 bits.
+    """
+
+
 class AxisError(FunctxError, ValueError, IndexError):
     """An axis does not exist in the array, or is named twice.
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import wraps
 from inspect import unwrap
-from typing import ParamSpec, TypeVar
 
 from functx.core.errors import ArgumentError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 METHODS = {
     "detach_": "x = x.detach()",
@@ -144,17 +139,3 @@ def check_argument_names(function: Callable[..., object], names: Iterable[str]) 
                     f"{function.__name__}: the argument must be named {parameter}; got {name}",
                     fix=f"Write {cure}.",
                 ) from None
-
-
-def explain_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, whose error for an argument with PyTorch's name has the name to write."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except TypeError:
-            check_argument_names(function, kwargs)
-            raise
-
-    return call

@@ -10,6 +10,7 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core import tree
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -244,3 +245,4 @@ def _first_length(solver: Solver, y: Value, time: Value, slope: Value) -> Value:
 
 
 _suggest_alternatives("jax.experimental.ode", __name__)
+_explain_errors(__name__)

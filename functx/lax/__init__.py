@@ -19,6 +19,7 @@ from jax.lax import (
     Tolerance,
 )
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import load_on_first_use as _load_on_first_use
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.custom.custom_linear_solve import custom_linear_solve
@@ -455,4 +456,5 @@ if _TYPE_CHECKING:
     from functx.lax import linalg as linalg
 
 _suggest_alternatives("jax.lax", __name__)
+_explain_errors(__name__)
 _load_on_first_use(__name__, modules=["linalg"], names={}, others="functx.lax.linalg")

@@ -25,7 +25,7 @@ from functx.core.typing import (
     Value,
     Values,
 )
-from functx.ops.operands import canonical_axis, check_axes
+from functx.ops.operands import as_float, as_int, canonical_axis, check_axes
 from functx.ops.sorting import put_along_axis, take_along_axis
 
 if TYPE_CHECKING:
@@ -142,5 +142,10 @@ def _approx_top_k(
     if not aval.ndim:
         raise ShapeError(f"approx_top_k: the operand must have a dimension; got {aval!r}")
     axis = canonical_axis(axis, aval.ndim, "approx_top_k: reduction_dimension")
-    found = ApproxTopK(int(k), axis, largest, float(recall), int(size), bool(aggregates))(operand)
+    recall = as_float("approx_top_k: recall_target", recall)
+    if not 0 < recall <= 1:
+        raise ValueRangeError(f"approx_top_k: recall_target must be in (0, 1]; got {recall}")
+    size = as_int("approx_top_k: reduction_input_size_override", size)
+    k = as_int("approx_top_k: k", k)
+    found = ApproxTopK(k, axis, largest, recall, size, bool(aggregates))(operand)
     return found[0], found[1]

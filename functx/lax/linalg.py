@@ -14,6 +14,7 @@ import numpy as np
 from jax.lax.linalg import EighImplementation, EigImplementation, SvdAlgorithm
 
 from functx import ops
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -365,3 +366,4 @@ def _check_choice(name: str, choice: object, kind: type[Enum]) -> None:
 
 
 _suggest_alternatives("jax.lax.linalg", __name__)
+_explain_errors(__name__)

@@ -26,6 +26,7 @@ from functx.core.errors import (
     ArgumentError,
     DTypeError,
     FunctxError,
+    IntegerRangeError,
     ShapeError,
     ValueRangeError,
     type_name,
@@ -385,6 +386,12 @@ def call_reraising_callback_errors(run: Function, *args: PyTree) -> PyTree:
     except jax.errors.JaxRuntimeError as error:
         reraise_callback_error(error)
         raise
+    except OverflowError:
+        large = [x for x in jax.tree.leaves(args) if type(x) is int and abs(x) >= 2**31]
+        raise IntegerRangeError(
+            f"a Python int must fit the dtype that it gets; got {large[0] if large else 'one that does not'}",
+            fix="Convert the number with functx.numpy.asarray(x, dtype), or enable 64-bit types.",
+        ) from None
 
 
 def effects_barrier() -> None:

@@ -6,6 +6,7 @@
 [0.0, 0.0, 2.0]
 """
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.nn import initializers as initializers
 from functx.nn.activations import *
@@ -18,3 +19,4 @@ from functx.nn.normalization import *
 from functx.nn.scaled_products import *
 
 _suggest_alternatives("jax.nn", __name__)
+_explain_errors(__name__)

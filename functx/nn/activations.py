@@ -9,7 +9,6 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
-from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import Shape, is_complex, is_floating, is_inexact
@@ -211,7 +210,6 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Value:
     )
 
 
-@explain_arguments
 def glu(x: ArrayLike, axis: int = -1) -> Value:
     """The first half of `x` along `axis` times the sigmoid of the second."""
     x = as_inexact(x)
@@ -239,7 +237,6 @@ INF = float("inf")
 NAN = float("nan")
 
 
-@explain_arguments
 def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Value:
     """exp(x) / sum(exp(x)) along `axis`, an int, several or None for all.
 
@@ -249,7 +246,6 @@ def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Va
     return _masked(Softmax(canonical_axes(axis, aval_of(x).ndim))(x), where, 0)
 
 
-@explain_arguments
 def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Value:
     """x - log(sum(exp(x))) along `axis`, an int, several or None for all.
 
@@ -259,7 +255,6 @@ def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -
     return _masked(LogSoftmax(canonical_axes(axis, aval_of(x).ndim))(x), where, -INF)
 
 
-@explain_arguments
 def logsumexp(
     a: ArrayLike,
     axis: Axes = None,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from functx import ops, random
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.types import DType, Shape, canonical_dtype, is_complex, real_dtype
@@ -322,3 +323,4 @@ def delta_orthogonal(
 
 
 _suggest_alternatives("jax.nn.initializers", __name__)
+_explain_errors(__name__)

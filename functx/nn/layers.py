@@ -11,7 +11,6 @@ import numpy as np
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.program import Literal
-from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import aval_of
 from functx.core.types import DType, is_complex
 from functx.core.typing import ArrayLike, Value
@@ -189,7 +188,6 @@ def embedding(indices: ArrayLike, weight: ArrayLike, padding_idx: int | None = N
     return out
 
 
-@explain_arguments
 def dropout(
     x: ArrayLike,
     rate: float = 0.5,
@@ -230,7 +228,6 @@ def dropout(
     return Dropout(rate)(x, check_single_key("dropout", key))
 
 
-@explain_arguments
 def cosine_similarity(x1: ArrayLike, x2: ArrayLike, axis: int = 1, eps: float = 1e-8) -> Value:
     """The cosine of the angle between vectors along `axis`, which is removed from the shape.
 

@@ -1,5 +1,6 @@
 """NumPy's functions on traced and concrete arrays, with JAX's promotion of dtypes."""
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.numpy import array_api, fft, lib, linalg
 from functx.numpy import tracer_methods as _methods  # isort: split
@@ -39,6 +40,7 @@ from functx.numpy.windows import *
 del _conversions, _methods, _protocols, _wrapper_methods
 
 _suggest_alternatives("jax.numpy", __name__)
+_explain_errors(__name__)
 
 __array_api_version__ = array_api.__array_api_version__
 __array_namespace_info__ = array_api.ArrayNamespaceInfo

@@ -9,7 +9,6 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
-from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import floating_point, operators, ufuncs
@@ -35,7 +34,6 @@ __all__ = [
 ]
 
 
-@explain_arguments
 def cumsum(
     a: ArrayOrList, axis: int | None = None, dtype: DTypeLike = None, out: Out = None
 ) -> Value:
@@ -43,7 +41,6 @@ def cumsum(
     return _cumulative_reduction("cumsum", cumulative.cumsum, a, axis, dtype, out)
 
 
-@explain_arguments
 def cumprod(
     a: ArrayOrList, axis: int | None = None, dtype: DTypeLike = None, out: Out = None
 ) -> Value:

@@ -8,6 +8,7 @@ from operator import index
 from typing import SupportsIndex
 
 from functx import ops
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -289,3 +290,4 @@ def crop_or_pad(a: Value, n: int, axis: int) -> Value:
 
 
 _suggest_alternatives("jax.numpy.fft", __name__)
+_explain_errors(__name__)

@@ -41,7 +41,7 @@ from functx.numpy.ufuncs import (
     zero_literal,
 )
 from functx.ops import arithmetic, conversion, logic, special, transcendental
-from functx.ops.operands import literal
+from functx.ops.operands import as_int, literal
 
 __all__ = [
     "angle",
@@ -447,7 +447,7 @@ def round(a: ArrayOrList, decimals: int = 0, out: Out = None) -> Value:
 
     Negative `decimals` round to tens, hundreds and so on.
     """
-    a = asarray(a)
+    a, decimals = asarray(a), max(min(as_int("decimals", decimals), 308), -308)
     dtype = aval_of(a).dtype
     if kind(dtype) in "biu":
         is_exact = decimals >= 0 or dtype == ops.BOOL
@@ -461,8 +461,8 @@ def round(a: ArrayOrList, decimals: int = 0, out: Out = None) -> Value:
     def to_decimals(x: Value) -> Value:
         scaled = apply(*promote(x, scale))
         rounded = undo(*promote(rint(scaled), scale))
-        # A number too large to be scaled is an integer.
-        return logic.select(conversion.is_finite(scaled), rounded, rint(x))
+        # A number too large to be scaled has no further digits.
+        return logic.select(conversion.is_finite(scaled), rounded, x)
 
     return write_out("round", map_real_and_imag(to_decimals, a), out)
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
-from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import canonical_dtype
@@ -214,7 +213,6 @@ def _split(x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
     return list(concatenation.split(x, sizes, axis)) if len(sizes) > 1 else [x]
 
 
-@explain_arguments
 def split(ary: ArrayOrList, indices_or_sections: ArrayOrList, axis: int = 0) -> list[Value]:
     """`ary` split along `axis` into equal sections, or before each of the indices."""
     return _split_sections("split", ary, indices_or_sections, axis, even=True)

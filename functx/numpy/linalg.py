@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx import ops
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -497,3 +498,4 @@ def multi_dot(
 
 
 _suggest_alternatives("jax.numpy.linalg", __name__)
+_explain_errors(__name__)

@@ -9,7 +9,6 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
-from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, Value
@@ -19,7 +18,6 @@ from functx.ops import factorizations, linear_systems, statistics
 from functx.ops.operands import canonical_axes, literal
 
 
-@explain_arguments
 def norm(
     x: ArrayOrList, ord: ArrayLike | str | None = None, axis: Axes = None, keepdims: bool = False
 ) -> Value:

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from functx import ops
+from functx.core.argument_errors import explain
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -22,7 +23,6 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import storage_base, view_base
 from functx.core.program import Literal
-from functx.core.pytorch_names import check_argument_names
 from functx.core.source_info import user_frame
 from functx.core.tracer import (
     Tracer,
@@ -305,14 +305,15 @@ def accept_out(function: Callable[P, Value]) -> Callable[P, Value]:
     def call(*args: P.args, **kwargs: P.kwargs) -> Value:
         try:
             result = function(*args, **kwargs)
-        except TypeError:
-            check_argument_names(function, kwargs)
+            out: Any = kwargs.get("out")
+            if position < code.co_argcount and position < len(args):
+                out = args[position]
+            return result if out is None else write_out_exact(function.__name__, result, out)
+        except Exception as error:
+            explain(error, function, args, kwargs)
             raise
-        out: Any = kwargs.get("out")
-        if position < code.co_argcount and position < len(args):
-            out = args[position]
-        return result if out is None else write_out_exact(function.__name__, result, out)
 
+    call.explains_errors = True  # type: ignore[attr-defined]
     return call
 
 

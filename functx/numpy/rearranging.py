@@ -16,7 +16,6 @@ from functx.core.errors import (
     ShapeError,
     ValueRangeError,
 )
-from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import Tracer, aval_of
 from functx.core.typing import ArrayOrList, Axes, NumPyArray, ShapeLike, Value
 from functx.numpy import promotion
@@ -145,7 +144,6 @@ def _repeat_to(a: Value, repeats: Value, axis: int, length: int) -> Value:
     return gather_along(a, searchsorted(ops.cumsum(counts, 0), positions, side="right"), axis)
 
 
-@explain_arguments
 def flip(m: ArrayOrList, axis: Axes = None) -> Value:
     """`m` with the order along `axis` reversed: one axis, several, or all."""
     m = ensure_array(m)
@@ -179,7 +177,6 @@ def rot90(m: ArrayOrList, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Value:
     return flip(swapaxes(m, *pair), pair[1])
 
 
-@explain_arguments
 @returns_new_array
 def roll(a: ArrayOrList, shift: ArrayOrList, axis: Axes = None) -> Value:
     """`a` with its elements shifted by `shift` positions along `axis`, cyclically.

@@ -11,8 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, cast
 import numpy as np
 
 from functx import ops
+from functx.core.argument_errors import explain
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError, short_repr
-from functx.core.pytorch_names import check_argument_names
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import (
@@ -104,44 +104,45 @@ def reduction(
 
         @wraps(function)
         def call(a: ArrayOrList, axis: Axes = None, *args: Any, **options: Any) -> Value:
-            if type(a) is Tracer:
-                x: Value = a
-                aval = a.atom.aval
-                if (
-                    of_floats is not None
-                    and not args
-                    and options.keys() <= {"keepdims"}
-                    and aval.dtype.kind == "f"
-                    and aval.dtype.itemsize > 2
-                    and not aval.weak_type
-                    and aval.shape
-                    and axis != ()
-                ):
-                    reduced = canonical_axes(axis, aval.ndim)
-                    result = of_floats(a, reduced)
-                    return restore_reduced_axes(result, aval.shape, reduced, **options)
-            else:
-                x = asarray(a)
-                aval = aval_of(x)
-            if single_axis and axis is not None:
-                axes: Shape = (canonical_axis(axis, aval.ndim),)
-            else:
-                axes = canonical_axes(axis, aval.ndim)
             try:
+                if type(a) is Tracer:
+                    x: Value = a
+                    aval = a.atom.aval
+                    if (
+                        of_floats is not None
+                        and not args
+                        and options.keys() <= {"keepdims"}
+                        and aval.dtype.kind == "f"
+                        and aval.dtype.itemsize > 2
+                        and not aval.weak_type
+                        and aval.shape
+                        and axis != ()
+                    ):
+                        reduced = canonical_axes(axis, aval.ndim)
+                        result = of_floats(a, reduced)
+                        return restore_reduced_axes(result, aval.shape, reduced, **options)
+                else:
+                    x = asarray(a)
+                    aval = aval_of(x)
+                if single_axis and axis is not None:
+                    axes: Shape = (canonical_axis(axis, aval.ndim),)
+                else:
+                    axes = canonical_axes(axis, aval.ndim)
                 result = function(x, axes, *args, **options)
-            except TypeError:
-                check_argument_names(function, options)
+                out = None
+                if args or options:
+                    out = args[out_position] if len(args) > out_position else options.get("out")
+                    if len(args) > keepdims_position or "keepdims" in options:
+                        keepdims = options.get("keepdims", *args[keepdims_position:][:1])
+                        result = restore_reduced_axes(result, aval.shape, axes, keepdims)
+                if type(a) is not Tracer or type(result) is not Tracer or result.atom is a.atom:
+                    result = copy_if_same_memory(result, a)
+                return result if out is None else write_out_exact(name, result, out)
+            except Exception as error:
+                explain(error, function, (a, axis, *args), options)
                 raise
-            out = None
-            if args or options:
-                out = args[out_position] if len(args) > out_position else options.get("out")
-                if len(args) > keepdims_position or "keepdims" in options:
-                    keepdims = options.get("keepdims", *args[keepdims_position:][:1])
-                    result = restore_reduced_axes(result, aval.shape, axes, keepdims)
-            if type(a) is not Tracer or type(result) is not Tracer or result.atom is a.atom:
-                result = copy_if_same_memory(result, a)
-            return result if out is None else write_out_exact(name, result, out)
 
+        call.explains_errors = True  # type: ignore[attr-defined]
         return cast(ReductionFunction[P], as_one_program(call) if eager_program else call)
 
     return decorate

@@ -8,6 +8,7 @@ from typing import TypeGuard
 import ml_dtypes
 import numpy as np
 
+from functx.core.argument_errors import with_explained_errors
 from functx.core.errors import ArgumentError, DTypeError
 from functx.core.tracer import aval_of
 from functx.core.types import DType, canonical_dtype, is_floating, is_integer
@@ -123,6 +124,7 @@ class ScalarType:
         self.dtype = np.dtype(dtype)
         self.__name__ = self.__qualname__ = self.dtype.name
 
+    @with_explained_errors
     def __call__(self, x: ArrayOrList = 0) -> Value:
         """`x` as an array of this dtype."""
         from functx.numpy.array_creation import asarray

@@ -19,7 +19,6 @@ from functx.core.functionalization import (
     storage_base,
 )
 from functx.core.program import Literal
-from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import Tracer, aval_of, is_variable
 from functx.core.tracing import bind
 from functx.core.types import Shape, ShapedArray
@@ -188,7 +187,6 @@ def flatten(a: ArrayOrList, order: str = "C") -> Value:
     return copy_array(reshape(a, (aval_of(a).size,), order))
 
 
-@explain_arguments
 def squeeze(a: ArrayOrList, axis: Axes = None) -> Value:
     """`a` without its dimensions of length 1, or without those of them at `axis`."""
     a = ensure_array(a)
@@ -201,7 +199,6 @@ def squeeze(a: ArrayOrList, axis: Axes = None) -> Value:
     return reshape(a, tuple_delete(shape, axes))
 
 
-@explain_arguments
 def expand_dims(a: ArrayOrList, axis: Axes) -> Value:
     """`a` with new dimensions of length 1 at the positions `axis` of the result."""
     a = ensure_array(a)

@@ -17,7 +17,6 @@ from functx.core.errors import (
     ValueRangeError,
     short_repr,
 )
-from functx.core.pytorch_names import explain_arguments
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import canonical_dtype, complex_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, NumPyArray, Out, Value
@@ -65,7 +64,6 @@ def _sort_operand(
     return array_and_axis(name, a, axis)
 
 
-@explain_arguments
 def sort(
     a: ArrayOrList,
     axis: int | None = -1,
@@ -84,7 +82,6 @@ def sort(
     return shapes.rev(result, (along,)) if descending else result
 
 
-@explain_arguments
 def argsort(
     a: ArrayOrList,
     axis: int | None = -1,

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.argument_errors import explain
 from functx.core.backend import backend
 from functx.core.errors import (
     ArgumentError,
@@ -23,7 +24,7 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import is_contiguous, is_row_major, row_major_strides, strides_of
 from functx.core.primitive import Primitive
-from functx.core.pytorch_names import METHODS, check_argument_names
+from functx.core.pytorch_names import METHODS
 from functx.core.tracer import Tracer, aval_of, variables
 from functx.core.tracing import bind, refuse_of_traced
 from functx.core.types import canonical_dtype, is_complex, real_dtype
@@ -138,8 +139,8 @@ def define_method(cls: type, name: str, fun: Callable[..., Any]) -> None:
     def method(self: object, *args: object, **kwargs: object) -> object:
         try:
             return fun(self, *args, **kwargs)
-        except TypeError:
-            check_argument_names(fun, kwargs)
+        except Exception as error:
+            explain(error, fun, (self, *args), kwargs)
             raise
 
     method.__name__ = name

@@ -49,7 +49,7 @@ from functx.ops.families import (
     unary_function,
     unbroadcast_scalar,
 )
-from functx.ops.operands import RewriteContext, Simplified, identity_result, promote_scalars
+from functx.ops.operands import RewriteContext, Simplified, as_int, identity_result, promote_scalars
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -254,7 +254,10 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Value:
 
 def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Value:
     """`operand` rounded to floats of that many exponent and mantissa bits; the dtype stays."""
-    return ReducePrecision(exponent_bits, mantissa_bits)(operand)
+    bits = as_int("exponent_bits", exponent_bits), as_int("mantissa_bits", mantissa_bits)
+    if bits[0] < 1 or bits[1] < 0:
+        raise ValueRangeError(f"reduce_precision: a float must have exponent bits; got {bits}")
+    return ReducePrecision(*bits)(operand)
 
 
 class Floor(Unary):

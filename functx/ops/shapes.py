@@ -530,12 +530,14 @@ def batch_dim_at(x: Value, dim: int | None, target: int, size: int) -> Value:
 
 def iota(dtype: DTypeLike, size: int) -> Value:
     """The numbers 0, 1, ..., size - 1 in `dtype`."""
-    return Iota(canonical_dtype(dtype), (size,), 0)()
+    return Iota(canonical_dtype(dtype), canonical_shape(size, "iota: size"), 0)()
 
 
 def broadcasted_iota(dtype: DTypeLike, shape: Sequence[int], dimension: int) -> Value:
     """An array of `shape` whose elements are their index along `dimension`, in `dtype`."""
-    return Iota(canonical_dtype(dtype), tuple(shape), canonical_axis(dimension, len(shape)))()
+    return Iota(
+        canonical_dtype(dtype), canonical_shape(shape), canonical_axis(dimension, len(shape))
+    )()
 
 
 def embed_constant(x: Value) -> Value:

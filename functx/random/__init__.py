@@ -13,6 +13,7 @@ here as well.
 (3,)
 """
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.random import generator as generator
 from functx.random.continuous import *
@@ -49,3 +50,4 @@ from functx.random.keys import *
 from functx.random.samplers import *
 
 _suggest_alternatives("jax.random", __name__)
+_explain_errors(__name__)

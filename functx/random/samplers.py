@@ -456,4 +456,7 @@ def _check_bound(name: str, x: Value) -> int:
     aval = aval_of(x)
     if is_inexact(aval.dtype):
         raise DTypeError(f"{name}: a number to choose below must be an integer; got {aval!r}")
-    return index(x)
+    bound = index(x)
+    if bound < 0:
+        raise ValueRangeError(f"{name}: a number to choose below must not be negative; got {bound}")
+    return bound

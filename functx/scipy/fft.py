@@ -12,6 +12,7 @@ from operator import index
 import numpy as np
 
 from functx import ops
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -200,3 +201,4 @@ def _twiddle(n: int, x: Value, sign: float) -> Value:
 
 
 _suggest_alternatives("jax.scipy.fft", __name__)
+_explain_errors(__name__)

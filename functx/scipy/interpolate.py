@@ -10,6 +10,7 @@ from typing import Any, Self
 import jax
 
 import functx.numpy as np
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.types import is_complex
@@ -136,3 +137,4 @@ def _check_method(method: str) -> str:
 
 
 _suggest_alternatives("jax.scipy.interpolate", __name__)
+_explain_errors(__name__)

@@ -10,6 +10,7 @@ from operator import and_
 
 import functx.numpy as np
 from functx import ops
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.types import is_inexact, is_integer
@@ -97,3 +98,4 @@ def _nearest_two(coordinate: Value) -> list[tuple[Value, Value]]:
 
 
 _suggest_alternatives("jax.scipy.ndimage", __name__)
+_explain_errors(__name__)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from functx import ops
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -621,3 +622,4 @@ def _products(terms: Sequence[Value], segments: Segments, onesided: bool) -> Val
 
 
 _suggest_alternatives("jax.scipy.signal", __name__)
+_explain_errors(__name__)

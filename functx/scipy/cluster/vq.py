@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functx.numpy as np
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ShapeError
 from functx.core.typing import ArrayLike, Value
 from functx.numpy.indexing import take_along_axis
@@ -33,3 +34,6 @@ def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple
     distances = np.linalg.norm(obs[:, None] - code_book, axis=-1)
     code = np.argmin(distances, axis=-1)
     return code, take_along_axis(distances, code[:, None], axis=-1)[:, 0]
+
+
+_explain_errors(__name__)

@@ -1,5 +1,6 @@
 """Linear algebra with the names and signatures of `jax.scipy.linalg`, and `logm`."""
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.scipy.linalg.decompositions import (
     cho_factor,
@@ -94,3 +95,4 @@ __all__ = [
 ]
 
 _suggest_alternatives("jax.scipy.linalg", __name__)
+_explain_errors(__name__)

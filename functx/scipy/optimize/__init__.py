@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -211,3 +212,4 @@ def _read_bounds(bounds: Any, x0: Value) -> Bounds | None:
 
 
 _suggest_alternatives("jax.scipy.optimize", __name__)
+_explain_errors(__name__)

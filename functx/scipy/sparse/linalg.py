@@ -13,6 +13,7 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core import tree
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
@@ -346,3 +347,4 @@ def _epsilon(x: Value) -> float:
 
 
 _suggest_alternatives("jax.scipy.sparse.linalg", __name__)
+_explain_errors(__name__)

@@ -1,5 +1,6 @@
 """Special functions, with the names and signatures of `jax.scipy.special`, and some of SciPy's."""
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.nn.activations import logsumexp
 from functx.nn.activations import sigmoid as expit
@@ -152,3 +153,4 @@ __all__ = [
 ]
 
 _suggest_alternatives("jax.scipy.special", __name__)
+_explain_errors(__name__)

@@ -9,6 +9,7 @@ array([0.3085, 0.5   ], dtype=float32)
 from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.scipy.stats import dirichlet, multinomial, multivariate_normal
 from functx.scipy.stats.continuous import ELEMENTARY_DISTRIBUTIONS as _ELEMENTARY
@@ -26,6 +27,7 @@ if _TYPE_CHECKING:
 
 
 _suggest_alternatives("jax.scipy.stats", __name__)
+_explain_errors(__name__)
 _add_modules(__name__, [*_ELEMENTARY, *_GAMMA_AND_BETA, *_DISCRETE])
 
 __all__ = [

@@ -1,0 +1,288 @@
+"""Errors of Python within functions of functx, as errors of functx that name the argument."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from inspect import Parameter, Signature, signature
+from operator import index
+from types import FunctionType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from functx.core.errors import (
+    ArgumentError,
+    AxisError,
+    FunctxError,
+    IndexingError,
+    IntegerRangeError,
+    ValueRangeError,
+    short_repr,
+    type_name,
+)
+from functx.core.pytorch_names import check_argument_names
+from functx.core.source_info import FUNCTX_OR_JAX, file_owner
+from functx.core.tracer import aval_of, ndarray
+from functx.core.types import SHORT_NAMES, canonical_dtype
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAMED_ERRORS: dict[type[Exception], type[FunctxError]] = {
+    np.exceptions.AxisError: AxisError,
+    AttributeError: ArgumentError,
+    TypeError: ArgumentError,
+    IndexError: IndexingError,
+    OverflowError: IntegerRangeError,
+    KeyError: ValueRangeError,
+    ZeroDivisionError: ValueRangeError,
+    ValueError: ValueRangeError,
+}
+"""For errors of Python and NumPy the error of functx, which is one of their kind as well."""
+_LIBRARIES = {
+    "functx",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "ml_dtypes",
+    "opt_einsum",
+    *sys.stdlib_module_names,
+}
+
+
+def explain_errors(module: str) -> None:
+    """Let the public functions and classes of `module` raise errors of functx for arguments that Python refuses.
+
+    Functions of arrays alone stay as they are, since their operands are checked where they are bound, and
+    those with an attribute `explains_errors`, which call `explain`.
+    """
+    namespace = vars(sys.modules[module])
+    for name, value in list(namespace.items()):
+        is_public = not name.startswith("_") and name in namespace.get("__all__", namespace)
+        if not is_public or hasattr(value, "explains_errors"):
+            continue
+        if isinstance(value, type) and value.__module__.startswith("functx."):
+            made = vars(value).get("__init__")
+            if type(made) is FunctionType and not hasattr(made, "explains_errors"):
+                value.__init__ = with_explained_errors(made)  # type: ignore[misc]
+        elif type(value) is FunctionType and not _takes_arrays_only(value):
+            namespace[name] = with_explained_errors(value)
+            namespace[name].__module__ = module  # where pickle finds it
+
+
+@cache
+def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, of which `explain` explains the errors."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            explain(error, function, args, kwargs)
+            raise
+
+    call.explains_errors = True  # type: ignore[attr-defined]
+    return call
+
+
+def explain(
+    error: Exception, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise an error of functx in place of `error`, which the call of `function` raised, if it is one of Python.
+
+    The message has the argument that is not of the annotated type. Errors of functx, of code of the user
+    that the function calls, and of functions that functx itself calls stay as they are.
+    """
+    kind = _named_error(error)
+    caller = sys._getframe(2)
+    if (
+        kind is None
+        or file_owner[caller.f_code.co_filename] is FUNCTX_OR_JAX
+        or not _is_of_libraries(error.__traceback__)
+    ):
+        return
+    check_argument_names(function, kwargs)
+    declared, name = signature(function), function.__name__
+    if name in ("__init__", "__call__"):
+        name = getattr(args[0], "__name__", type(args[0]).__name__)
+    try:
+        given = {
+            key: value
+            for key, value in declared.bind(*args, **kwargs).arguments.items()
+            if key != "self"
+        }
+    except TypeError as mismatch:
+        raise ArgumentError(
+            f"{name}: the arguments must fit its parameters; {mismatch}",
+            fix=f"Its parameters: {_parameters(declared)}.",
+        ) from error
+    refused = list(_refused_arguments(declared, given))
+    if refused:
+        raise kind(f"{name}: {refused[0]}", *refused[1:]) from error
+    shown = ", ".join([f"{key}={_describe(value)}" for key, value in given.items()])
+    reason = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)
+    raise kind(
+        f"{name}: the arguments must fit the function and each other; got {shown}",
+        f"because: {reason.splitlines()[0] if reason else type(error).__name__}",
+        fix=f"Its parameters: {_parameters(declared)}.",
+    ) from error
+
+
+def _parameters(declared: Signature) -> str:
+    """The parameters of a signature without their types."""
+    parameters = declared.parameters.values()
+    bare = [parameter.replace(annotation=Parameter.empty) for parameter in parameters]
+    return str(Signature(bare)).strip("()")
+
+
+def _named_error(error: Exception) -> type[FunctxError] | None:
+    """The error of functx for one of Python or NumPy; None for all other errors."""
+    module = type(error).__module__.partition(".")[0]
+    if module not in ("builtins", "numpy") or isinstance(error, NotImplementedError):
+        return None
+    return next((named for kind, named in _NAMED_ERRORS.items() if isinstance(error, kind)), None)
+
+
+def _is_of_libraries(trail: TracebackType | None) -> bool:
+    """Whether no frame of a traceback runs code of the user."""
+    while trail is not None:
+        owner = trail.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        if owner not in _LIBRARIES:
+            return False
+        trail = trail.tb_next
+    return True
+
+
+def _takes_arrays_only(function: Callable[..., Any]) -> bool:
+    """Whether all parameters of a function are arrays, as those of ufuncs are."""
+    kinds = {p.annotation for p in signature(function).parameters.values()}
+    return kinds <= {"ArrayLike", "ArrayOrList", "Value", "Out", Parameter.empty}
+
+
+def _refused_arguments(declared: Signature, given: Mapping[str, Any]) -> Iterable[str]:
+    """The requirement and the value of each argument that is not of its annotated type."""
+    for name, value in given.items():
+        parameter = declared.parameters[name]
+        several = parameter.kind is Parameter.VAR_POSITIONAL
+        for item in value if several else (value,):
+            if item is not parameter.default and not _fits(parameter.annotation, item):
+                words = " or ".join([_words(part) for part in _split(parameter.annotation)])
+                yield f"{name} must be {words}; got {_describe(item)}"
+
+
+def _describe(value: object) -> str:
+    """An argument for messages: arrays by type."""
+    try:
+        return type_name(value) if isinstance(value, ndarray) else short_repr(value)[:80]
+    except Exception:
+        return type(value).__name__
+
+
+@cache
+def _split(annotation: str, separator: str = "|") -> tuple[str, ...]:
+    """The parts of an annotation at the separators outside of brackets."""
+    parts, depth = [""], 0
+    for letter in annotation if isinstance(annotation, str) else "":
+        depth += (letter == "[") - (letter == "]")
+        if letter == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return tuple([part.strip() for part in parts])
+
+
+def _fits(annotation: str, value: object) -> bool:
+    """Whether `value` is of the annotated type; True if that cannot be told."""
+    return any([_fits_part(part, value) for part in _split(annotation)])
+
+
+def _fits_part(part: str, value: object) -> bool:
+    generic, _, parameters = part.removesuffix("]").partition("[")
+    if generic in ("Sequence", "Iterable", "list"):
+        return _is_sequence(value) and all([_fits(parameters, x) for x in value])  # type: ignore[attr-defined]
+    if generic == "tuple":
+        items = [p for p in _split(parameters, ",") if p != "..."]
+        if not _is_sequence(value) or (items[1:] and len(value) != len(items)):  # type: ignore[arg-type]
+            return False
+        return all([_fits(items[i % len(items)], x) for i, x in enumerate(value)])  # type: ignore[arg-type, var-annotated]
+    if generic not in _TYPES:
+        return True
+    try:
+        return bool(_TYPES[generic][2](value))
+    except Exception:
+        return False
+
+
+def _words(part: str, plural: bool = False) -> str:
+    """An annotated type in words."""
+    generic, _, parameters = part.removesuffix("]").partition("[")
+    if generic in _TYPES:
+        one, several, _ = _TYPES[generic]
+        return several if plural else one
+    if generic not in ("Sequence", "Iterable", "list", "tuple"):
+        return part
+    items = [item for item in _split(parameters, ",") if item != "..."]
+    count = f"{len(items)} " if len(items) > 1 else ""
+    elements = " or ".join([_words(item, True) for item in _split(items[0])])
+    return f"{'sequences' if plural else 'a sequence'} of {count}{elements}"
+
+
+def _is_sequence(value: object) -> bool:
+    if isinstance(value, (str, bytes, Mapping, set)):
+        return False
+    return getattr(value, "ndim", 1) > 0 and hasattr(type(value), "__iter__")
+
+
+def _is_integer(value: Any) -> bool:
+    return index(value) is not None
+
+
+def _is_array(value: Any) -> bool:
+    return aval_of(value) is not None
+
+
+def _is_array_or_list(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all([_is_array_or_list(x) for x in value])
+    return _is_array(value)
+
+
+def _is_dtype(value: Any) -> bool:
+    return value is None or canonical_dtype(value) in SHORT_NAMES
+
+
+def _are_integers(value: Any) -> bool:
+    return all([_is_integer(x) for x in value]) if _is_sequence(value) else _is_integer(value)
+
+
+_TYPES: dict[str, tuple[str, str, Callable[[Any], bool]]] = {
+    "None": ("None", "None", lambda x: x is None),
+    "int": ("an integer", "integers", _is_integer),
+    "SupportsIndex": ("an integer", "integers", _is_integer),
+    "bool": (
+        "a boolean",
+        "booleans",
+        lambda x: isinstance(x, (bool, int, np.bool_)) or x.ndim == 0,
+    ),
+    "float": ("a number", "numbers", lambda x: not isinstance(x, str) and float(x) is not None),
+    "complex": ("a number", "numbers", lambda x: not isinstance(x, str) and complex(x) is not None),
+    "str": ("a string", "strings", lambda x: isinstance(x, str)),
+    "Axes": ("an integer, several or None", "axes", lambda x: x is None or _are_integers(x)),
+    "Lengths": ("integers or None", "lengths", lambda x: x is None or all(map(_is_integer, x))),
+    "ShapeLike": ("an integer or a sequence of integers", "shapes", _are_integers),
+    "DTypeLike": ("a dtype", "dtypes", _is_dtype),
+    "ArrayLike": ("an array or a number", "arrays or numbers", _is_array),
+    "ArrayOrList": ("an array, a number or a list of numbers", "arrays", _is_array_or_list),
+    "Value": ("an array", "arrays", _is_array),
+    "Number": ("a number", "numbers", _is_array),
+    "Callable": ("a function", "functions", callable),
+    "Function": ("a function", "functions", callable),
+    "Mapping": ("a dictionary", "dictionaries", lambda x: isinstance(x, Mapping)),
+}
+"""For annotations of public functions: one and several in words, and whether a value is of the type.
+
+The last may raise.
+"""

@@ -1,0 +1,112 @@
+"""Wrong arguments of public functions: errors of functx, of the kind that NumPy and JAX raise."""
+
+import pickle
+
+import numpy
+import pytest
+
+import functx.numpy as np
+from functx import errors, jit, lax, nn, random, scipy, tree
+from functx.core.argument_errors import explain
+from functx.core.errors import FunctxError
+
+X = numpy.ones(3, "float32")
+A = numpy.eye(2, dtype="float32")
+
+WRONG_CALLS = [
+    (lambda: np.fft.fft(X, n=1.5), TypeError, "fft: n must be an integer or None; got 1.5"),
+    (lambda: np.fft.fft(X, axis="q"), TypeError, "fft: axis must be an integer; got 'q'"),
+    (lambda: np.fft.fftn(X, s=3), TypeError, "fftn: s must be integers or None; got 3"),
+    (lambda: np.diff(X, n="a"), TypeError, "n must be an integer"),
+    (lambda: np.diag(X, k=1.5), TypeError, "k must be an integer"),
+    (lambda: np.histogram(X, range=5), TypeError, "range must be a sequence of 2 arrays"),
+    (lambda: np.linalg.multi_dot(None), TypeError, "arrays must be a sequence of arrays"),
+    (lambda: np.select(None, None), TypeError, "select: "),
+    (lambda: np.arange(None), TypeError, "arange: "),
+    (lambda: np.promote_types("abc", X), TypeError, "dtype"),
+    (lambda: np.bfloat16(object()), TypeError, "bfloat16: x must be an array"),
+    (lambda: np.roll(X, 1, dim=0), TypeError, "the argument must be named axis; got dim"),
+    (lambda: np.tile(X, 2, 3), TypeError, "tile: the arguments must fit its parameters; too many"),
+    (lambda: np.sum(X, axis=object()), TypeError, "axis must be an integer"),
+    (lambda: np.abs(2**70), OverflowError, "a Python int must fit the dtype"),
+    (lambda: lax.top_k(X, "a"), TypeError, "k must be an integer"),
+    (lambda: lax.collapse(X, "a"), TypeError, "an integer"),
+    (lambda: lax.concatenate(X, 0), FunctxError, "concatenate: "),
+    (lambda: lax.pad(X, 0.0, X), TypeError, "pad: padding_config must be a sequence of sequences"),
+    (
+        lambda: lax.gather(X, X, X, X),
+        TypeError,
+        "gather: slice_sizes must be a sequence of integers",
+    ),
+    (lambda: lax.approx_max_k(X, 2, recall_target=7.0), ValueError, "must be in (0, 1]; got 7.0"),
+    (lambda: lax.iota("float32", -1), TypeError, "iota: size must not be negative"),
+    (lambda: lax.reduce_precision(X, "a", 3), TypeError, "exponent_bits must be an integer"),
+    (lambda: lax.empty(None), TypeError, "empty: "),
+    (lambda: nn.initializers.variance_scaling(X, X, X), FunctxError, "variance_scaling: "),
+    (lambda: nn.ModuleList(5), TypeError, "ModuleList: "),
+    (lambda: nn.ModuleDict(5), TypeError, "ModuleDict: "),
+    (lambda: random.permutation(random.key(0), -1), ValueError, "must not be negative; got -1"),
+    (lambda: scipy.linalg.dft("a"), TypeError, "dft: n must be an integer; got 'a'"),
+    (lambda: scipy.linalg.hadamard(None), TypeError, "hadamard: n must be an integer; got None"),
+    (lambda: scipy.linalg.invpascal(-1), ValueError, "invpascal: "),
+    (
+        lambda: scipy.linalg.cho_solve("abc", X),
+        ValueError,
+        "cho_solve: c_and_lower must be a sequence",
+    ),
+    (lambda: scipy.linalg.lu_solve(None, X), TypeError, "lu_solve: lu_and_piv must be a sequence"),
+    (lambda: scipy.stats.norm.pdf(X, 0, 1, 2), TypeError, "norm.pdf: the arguments must fit"),
+    (lambda: tree.unflatten(None, [1]), TypeError, "unflatten: "),
+    (lambda: np.asarray(X).repeat("a"), TypeError, "repeat"),
+]
+
+
+def test_wrong_arguments_are_told_by_name_in_errors_of_pythons_kind():
+    for call, kind, words in WRONG_CALLS:
+        with pytest.raises(kind) as caught:
+            call()
+        assert isinstance(caught.value, FunctxError), words
+        text = str(caught.value)
+        assert words in text, text
+        assert "at test_argument_errors.py:" in text
+
+
+def test_wrong_arguments_in_a_traced_function_are_told_by_name():
+    with pytest.raises(
+        errors.ArgumentError, match=r"fft: axis must be an integer; got 1\.5"
+    ) as caught:
+        jit(lambda x: np.fft.fft(x, axis=1.5))(X)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_a_call_whose_arguments_are_of_the_declared_types_shows_them_and_the_parameters():
+    with pytest.raises(ValueError, match="invpascal: the arguments must fit") as caught:
+        scipy.linalg.invpascal(-1)
+    text = str(caught.value)
+    assert "got n=-1\n  because: " in text
+    assert "Its parameters: n, kind=None" in text
+
+
+def test_errors_of_the_users_functions_stay_as_they_are():
+    def fail(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        np.apply_along_axis(fail, 0, X)
+    with pytest.raises(KeyError, match="mine"):
+        tree.map(fail, [1.0])
+    error = NotImplementedError("later")
+    assert explain(error, fail, (X,), {}) is None
+
+
+def test_explained_functions_keep_their_name_and_can_be_pickled():
+    for function in (np.roll, np.fft.fft, lax.top_k, scipy.linalg.dft, np.sum, np.add):
+        assert pickle.loads(pickle.dumps(function)) is function
+    assert np.roll.__name__ == "roll"
+    assert not hasattr(np.add, "explains_errors")
+
+
+def test_digits_beyond_those_of_a_number_change_nothing_when_it_is_rounded():
+    x = numpy.array([1.5, -3e-5, 2e30], "float32")
+    for decimals in (40, 2**70):
+        assert (np.round(x, decimals) == x).all()
