@@ -19,9 +19,10 @@ with _garbage_collection.paused_for_import():
     from functx.lowering.named_scopes import named_call, named_scope
     from functx.ops.autodiff import checkpoint_name, stop_gradient
     from functx.ops.callbacks import io_callback, pure_callback
+    from functx.sparse.modes import hessian, jacobian
     from functx.transforms.decompose import decompose
     from functx.transforms.grad import grad, grad_and_value, value_and_grad
-    from functx.transforms.jacobian import hessian, hvp, jacfwd, jacobian, jacrev
+    from functx.transforms.jacobian import hvp, jacfwd, jacrev
     from functx.transforms.jvp import jvp, linearize, vjp
     from functx.transforms.linear_transpose import linear_transpose
     from functx.transforms.make_ir import eval_shape, functionalize, make_ir, make_jaxpr, trace

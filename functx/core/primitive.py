@@ -438,6 +438,16 @@ class Primitive(metaclass=_PrimitiveType):
     For primitives whose `vjp` needs more of the forward computation than its outputs.
     """
 
+    index_sets: ClassVar[Callable[..., Any] | None] = None
+    """Optional `index_sets(self, sets, *operands)`: the elements of inputs that each output depends on.
+
+    Sparsity patterns are read off linear programs by it. The operands are `DependentOperand`s, with a
+    set for each element; `sets`, an `IndexSets`, unites them. Returns an array of sets of the shape of
+    the output, or None if all are empty; with `multiple_results` a sequence. The sets may be too large,
+    but must contain each element whose tangent can reach the output. Without this rule `decompose` is
+    used, and without that each element of the outputs depends on all elements of the operands.
+    """
+
     dce: ClassVar[Callable[..., Any] | None] = None
     """Optional `dce(self, used)`: the primitive without the outputs that are not `used`.
 

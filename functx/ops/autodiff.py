@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, FunctxError, type_name
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import inexact_mask, select_where
 from functx.core.primitive import LinearInput, Primitive, View
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
-from functx.ops.families import Linear
+from functx.ops.families import Linear, MovesElements
 from functx.ops.operands import batch_size
 
 if TYPE_CHECKING:
@@ -124,6 +125,9 @@ class WithValue(Primitive):
     ) -> Cotangents:
         return ct, None
 
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return operands[0].sets
+
     def varying_outputs(
         self, avals: Sequence[ShapedArray], active: Sequence[bool]
     ) -> Sequence[bool]:
@@ -146,7 +150,7 @@ class WithValue(Primitive):
         return new
 
 
-class CheckpointName(Linear):
+class CheckpointName(MovesElements, Linear):
     """`x` with the name `label`, to which policies of checkpoints refer."""
 
     label: str
@@ -233,6 +237,9 @@ class DerivativeBoundary(Primitive):
         if self.is_identity:
             return x, t
         return self(x, like), None if t is None else self(t, like)
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return operands[0].sets
 
     def forward(self, args: Sequence[Value], active: Sequence[bool]) -> tuple[Any, Any]:
         # After differentiation an argument or a result is an ordinary value.

@@ -18,7 +18,7 @@ from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value, Values
-from functx.ops.families import Linear
+from functx.ops.families import Linear, MovesElements
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Concatenate(Linear):
+class Concatenate(MovesElements, Linear):
     """The operands concatenated along `axis`."""
 
     axis: int
@@ -123,7 +123,7 @@ class Concatenate(Linear):
         return stablehlo.concatenate(operands, self.axis)
 
 
-class Split(Linear, View):
+class Split(MovesElements, Linear, View):
     """`x` in consecutive pieces of lengths `sizes` along `axis`."""
 
     sizes: tuple[int, ...]
@@ -186,7 +186,7 @@ class Split(Linear, View):
         return parts
 
 
-class Pad(Linear):
+class Pad(MovesElements, Linear):
     """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
 
     `interior` elements go between neighbours; then a negative `low` or `high` removes elements.
@@ -222,6 +222,20 @@ class Pad(Linear):
         if any(n < 0 for n in shape):
             raise ShapeError(f"pad: no length may become negative; got {self.config} for {x!r}")
         return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
+
+    def numpy(self, x: NumPyArray, value: NumPyArray) -> ArrayLike:
+        dilated = [
+            n + max(0, n - 1) * inner for n, (_, _, inner) in zip(x.shape, self.config, strict=True)
+        ]
+        out = np.full(dilated, value)
+        out[tuple([slice(None, None, inner + 1) for _, _, inner in self.config])] = x
+        widths = [(max(low, 0), max(high, 0)) for low, high, _ in self.config]
+        out = np.pad(out, widths, constant_values=value)
+        kept = [
+            slice(-min(low, 0), n + min(high, 0))
+            for n, (low, high, _) in zip(out.shape, self.config, strict=True)
+        ]
+        return out[tuple(kept)]
 
     def transpose(self, ct: Value, x: Value, value: Value) -> Sequence[Cotangent]:
         return self.operand_cotangents(ct, x, is_linear_input(x), is_linear_input(value))

@@ -15,6 +15,7 @@ from jax.lax import FftType
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import c64, f32, sample
@@ -97,6 +98,20 @@ class DotGeneral(Primitive):
         )
         dtype = self.preferred_element_type or x.dtype
         return ShapedArray(shape, dtype, x.weak_type and y.weak_type)
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        sides = []
+        for k, x in enumerate(operands):
+            summed, batch = self.contracting_dims[k], self.batch_dims[k]
+            if x.sets is not None:
+                free = tuple_delete(range(x.aval.ndim), (*summed, *batch))
+                last = np.transpose(x.sets, (*batch, *free, *summed))
+                side: Any = sets.union_along(last, range(x.aval.ndim - len(summed), x.aval.ndim))
+                others = operands[1 - k].aval.ndim - len(summed) - len(batch)
+                lead = len(batch) if k else side.ndim
+                ones = [1] * others
+                sides.append(side.reshape((*side.shape[:lead], *ones, *side.shape[lead:])))
+        return sets.union(*sides)
 
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, y), (dx, dy) = primals, tangents
@@ -390,6 +405,9 @@ class Fft(Linear):
         check_fft_shape(self.name, x, self.ndim)
         return x
 
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return sets.union_along(operands[0].sets, range(-self.ndim, 0), keepdims=True)
+
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         # The matrix of the transform is symmetric.
         return (self(ct),)
@@ -427,6 +445,9 @@ class RealFft(Linear):
         check_fft_shape(self.name, x, self.ndim)
         shape = (*x.shape[:-1], x.shape[-1] // 2 + 1)
         return x.update(shape=shape, dtype=complex_dtype(x.dtype))
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return sets.union_along(operands[0].sets, range(-self.ndim, 0), keepdims=True)
 
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         # The inverse counts each term twice but those that are their own conjugates.
@@ -473,6 +494,9 @@ class InverseRealFft(Linear):
                 f"dimensions {expected}; got {x!r}"
             )
         return x.update(shape=(*x.shape[: x.ndim - ndim], *self.lengths), dtype=real_dtype(x.dtype))
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return sets.union_along(operands[0].sets, range(-len(self.lengths), 0), keepdims=True)
 
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         out = ops.conj(RealFft(len(self.lengths))(ct))

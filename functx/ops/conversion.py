@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import View, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u8
@@ -86,6 +87,9 @@ class ConvertElementType(Linear):
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)
         return out, self(*tangents) if is_inexact(out.dtype) else None
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return operands[0].sets
 
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (convert_element_type(ct, x.dtype),)

@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
@@ -118,6 +119,29 @@ class Convolution(Primitive):
         out_shape = n // batch, o, *self.window.result_shape(tuple(space))
         shape = tuple([out_shape[layouts.out.index(d)] for d in range(x.ndim)])
         return ShapedArray(shape, wide or x.dtype, x.weak_type and k.weak_type)
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        x, k = operands
+        by_channel, by_window = None, None
+        count = self.groups.channels * self.groups.batch
+        _, i, *space = permuted_shape(k.aval, self.layouts.kernel)
+        if k.sets is not None:
+            kernel = np.transpose(k.sets, self.layouts.kernel)
+            by_channel = sets.union_along(kernel, range(1, kernel.ndim), keepdims=True)
+            by_channel = np.swapaxes(by_channel, 0, 1)  # type: ignore[arg-type]
+        if x.sets is not None:
+            array = np.transpose(x.sets, self.layouts.array)
+            n, c, *space = array.shape
+            lanes = n // self.groups.batch
+            # The batch and the channels of each group, of which one is whole.
+            grouped = array.reshape(self.groups.batch, lanes, self.groups.channels, i, *space)
+            merged: Any = sets.union_along(grouped, (3,))
+            merged = np.moveaxis(merged, 2, 1).reshape(count, lanes, *space)
+            windows: Any = self.window.with_batch_dim(0).with_batch_dim(0).union(sets, merged)
+            outputs = k.aval.shape[self.layouts.kernel[0]]
+            by_window = np.swapaxes(np.repeat(windows, outputs // count, axis=0), 0, 1)
+        out = sets.union(by_window, by_channel)
+        return out if out is None else np.transpose(out, np.argsort(self.layouts.out))
 
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, k), (dx, dk) = primals, tangents

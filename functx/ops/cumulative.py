@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
@@ -39,6 +40,9 @@ class Cumulative(Primitive, abstract=True):
         if mask is None or not mask.shape:
             return [mask]
         return [cummax(mask, self.axis, not self.reverse)]
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return sets.union_before(operands[0].sets, self.axis, self.reverse)
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (x,))
@@ -255,6 +259,10 @@ class LinearRecurrence(Primitive):
             )
         check_axes(self.name, self.axis, x.ndim)
         return x
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        terms = sets.union(*[x.sets for x in operands])
+        return sets.union_before(terms, self.axis, self.reverse)
 
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (factor, x), (dfactor, dx) = primals, tangents

@@ -10,6 +10,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import (
     LinearInput,
     Primitive,
@@ -23,6 +24,7 @@ from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_integer, kind
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.ops.families import MovesElements
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
@@ -55,6 +57,12 @@ class DynamicSlice(ReadsPart, View):
     @classmethod
     def from_jax_params(cls, slice_sizes: Shape) -> DynamicSlice:
         return cls(tuple(map(int, slice_sizes)))
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        x, *indices = operands
+        part, unknown = known_part(x.aval.shape, self.sizes, indices)
+        numbers = sets.spread(x.sets, unknown)
+        return None if numbers is None else numbers[part][tuple(map(slice, self.sizes))]
 
     def abstract_eval(self, x: ShapedArray, *indices: ShapedArray) -> ShapedArray:
         check_start_indices(self, x, indices)
@@ -121,6 +129,25 @@ class DynamicSlice(ReadsPart, View):
         return stablehlo.dynamic_slice(x, starts, ctx.i64_array(self.sizes))
 
 
+def known_part(
+    shape: Shape, sizes: Shape, indices: Sequence[DependentOperand]
+) -> tuple[tuple[slice, ...], list[int]]:
+    """The slices of an array of `shape` that hold its part of `sizes`, and the dimensions of unknown start.
+
+    Along these, a slice is the whole dimension.
+    """
+    slices, unknown = [], []
+    for d, (n, size, index) in enumerate(zip(shape, sizes, indices, strict=True)):
+        start = 0 if n == size else index.value()
+        if start is None:
+            unknown.append(d)
+            slices.append(slice(None))
+        else:
+            first = min(max(int(start), 0), n - size)
+            slices.append(slice(first, first + size))
+    return tuple(slices), unknown
+
+
 class DynamicUpdateSlice(UpdatesInPlace):
     """`x` with the part that begins at scalar indices, the other operands, replaced by `update`.
 
@@ -133,6 +160,18 @@ class DynamicUpdateSlice(UpdatesInPlace):
         sample(f32[4], f32[3], i32[()], values={2: 7}),
         sample(f32[4], f32[3], i32[()], values={2: -2}),
     )
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        x, update, *indices = operands
+        if x.sets is None and update.sets is None:
+            return None
+        part, unknown = known_part(x.aval.shape, update.aval.shape, indices)
+        numbers = np.zeros(x.aval.shape, np.int32) if x.sets is None else x.sets.copy()
+        written: Any = sets.union_along(update.sets, unknown, keepdims=True)
+        kept = numbers[part] if unknown else None
+        united = sets.union(kept, written)
+        numbers[part] = 0 if united is None else united
+        return numbers
 
     def abstract_eval(
         self, x: ShapedArray, update: ShapedArray, *indices: ShapedArray
@@ -218,7 +257,7 @@ class DynamicUpdateSlice(UpdatesInPlace):
         return stablehlo.dynamic_update_slice(x, update, starts)
 
 
-class ReadBeforeWrite(Primitive):
+class ReadBeforeWrite(MovesElements):
     """`x`, read from a larger array, and zeros to write over it, ordered after the read.
 
     XLA may read a part again for each use. If the array has been updated by then, XLA copies the whole

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.errors import DTypeError, ShapeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, rule
 from functx.core.tracer import aval_of
@@ -136,6 +140,9 @@ class Elementwise(Primitive, abstract=True):
             for i, x in enumerate(args)
         ]
 
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return sets.union(*[x.sets for x in operands])
+
     def batch(self, args: Values, dims: Sequence[int | None]) -> tuple[Value, int]:
         args, dim = align_batch_dims(args, dims)
         return self(*args), dim
@@ -209,6 +216,22 @@ class Linear(Primitive, abstract=True):
         if mask is None or not self.is_element_mapping or not mask.shape:
             return [mask if self.is_element_mapping else None] * len(args)
         return self.transpose(mask, LinearInput(aval_of(args[0]).update(dtype=ops.BOOL)))
+
+
+class MovesElements(Primitive, abstract=True):
+    """An operation each of whose output elements is an element of an operand, or constant.
+
+    Index sets are numbers in arrays, so the operation itself moves them; 0 stands for what is constant.
+    """
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Any:
+        numbers = [
+            np.zeros(x.aval.shape, np.int32) if x.sets is None else np.ascontiguousarray(x.sets)
+            for x in operands
+        ]
+        if self.numpy is not None:
+            return self.numpy(*numbers)
+        return backend.evaluate_eagerly(self, numbers)
 
 
 class Constant(Primitive, abstract=True):

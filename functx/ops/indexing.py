@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive, ReadsPart
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
@@ -123,6 +124,32 @@ class GatherScatter(Primitive, abstract=True):
             batching = (*batching[:position], dim, *batching[position:])
             indices_batching = (*indices_batching[:position], 0, *indices_batching[position:])
         return GatherDimensionNumbers(offset, collapsed, index_map, batching, indices_batching)
+
+    def window_positions(self, shape: Dims, sizes: Dims, indices: NumPyArray) -> NumPyArray:
+        """The positions in an operand of `shape` of the elements of all windows, in row-major order.
+
+        The result has the shape of a gather of windows of `sizes`, with -1 for what is not read.
+        """
+        batch_shape = indices.shape[:-1]
+        strides = np.cumprod([1, *shape[:0:-1]])[::-1]
+        first: Any = np.zeros(batch_shape, np.int64)
+        inside: Any = np.ones(batch_shape, bool)
+        for k, d in enumerate(self.start_index_map):
+            start = indices[..., k].astype(np.int64)
+            moved = np.clip(start, 0, shape[d] - sizes[d])
+            inside = inside & (start == moved)
+            first = first + moved * strides[d]
+        for d, k in zip(self.operand_batching_dims, self.start_indices_batching_dims, strict=True):
+            number = np.arange(batch_shape[k]) * strides[d]
+            first = first + np.expand_dims(number, tuple(range(1, len(batch_shape) - k)))
+        kept = self.window_dims(len(shape))
+        within: Any = np.zeros((), np.int64)
+        for d in kept:
+            within = within[..., None] + np.arange(sizes[d]) * strides[d]
+        positions = np.expand_dims(first, tuple(range(-len(kept), 0))) + within
+        if self.mode in ("fill", "drop"):
+            positions = np.where(np.expand_dims(inside, tuple(range(-len(kept), 0))), positions, -1)
+        return np.moveaxis(positions, range(len(batch_shape), positions.ndim), self.offset_dims)
 
     def window_dims(self, ndim: int) -> Dims:
         """The dimensions of the operand that windows keep, in order."""
@@ -260,6 +287,18 @@ class Gather(GatherScatter, ReadsPart):
             mode="promise_in_bounds",
         ),
     )
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        (aval, numbers, _), (index_aval, _, value) = operands
+        indices = value()
+        if indices is None:
+            # Any window of the unions along the indexed dimensions.
+            numbers = sets.spread(numbers, self.start_index_map)
+            indices = np.zeros(index_aval.shape, np.int32)
+        if numbers is None:
+            return None
+        positions = self.window_positions(aval.shape, self.slice_sizes, indices)
+        return np.append(numbers.ravel(), np.int32(0))[positions]
 
     def abstract_eval(self, x: ShapedArray, indices: ShapedArray) -> ShapedArray:
         window = tuple_delete(self.slice_sizes, self.dropped_window_dims())

@@ -13,6 +13,7 @@ from jax import lax
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive
 from functx.core.samples import c64, f32, sample
 from functx.core.types import ShapedArray, is_complex
@@ -143,6 +144,10 @@ def construct_diagonal(x: Value) -> Value:
 
 class LinearSystem(MatrixFunction, abstract=True):
     """A solution that is linear in the last operand, the right side; the others state the matrix."""
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        *of_matrices, b = operands
+        return sets.union(sets.spread(b.sets, (-2,)), sets.union_of_all(of_matrices))
 
     def batch(
         self, args: Sequence[Value], dims: Sequence[Dim]

@@ -9,6 +9,7 @@ import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.errors import ArgumentError, DTypeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.program import Atom, Literal
 from functx.core.samples import EXACT, bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
@@ -249,6 +250,13 @@ class Select(Elementwise):
         shape = elementwise_shape(self, (pred, on_false, on_true))
         weak = on_false.weak_type and on_true.weak_type
         return ShapedArray(shape, on_false.dtype, weak)
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        pred, on_false, on_true = operands
+        known = pred.value()
+        if known is None:
+            return sets.union(on_false.sets, on_true.sets)
+        return np.where(known, *[0 if x.sets is None else x.sets for x in (on_true, on_false)])
 
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         out = self(*primals)

@@ -25,7 +25,7 @@ from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyA
 from functx.ops.collectives import (
     AxisIndexGroups,
 )
-from functx.ops.families import Linear
+from functx.ops.families import Linear, MovesElements
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _ONE_AXIS_SHARDING = NamedSharding(
 )
 
 
-class ShardingConstraint(Linear):
+class ShardingConstraint(MovesElements, Linear):
     """The operand with the sharding `sharding`, which its tangents and cotangents get too."""
 
     sharding: Any

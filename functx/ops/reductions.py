@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive
 from functx.core.program import Atom
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u32
@@ -73,6 +74,9 @@ class Reduction(Primitive, abstract=True):
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=tuple_delete(x.shape, self.axes))
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return sets.union_along(operands[0].sets, self.axes)
 
     def as_reshape(self, x: Atom) -> Simplified:
         """A reshape of `x` to the output, if all reduced dimensions have length 1; else None."""

@@ -13,12 +13,23 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import UpdatesInPlace, is_linear_input
 from functx.core.program import Literal
 from functx.core.samples import EXACT, Rounding, Sample, f32, i32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import DType, ShapedArray, accumulation_dtype, is_inexact, kind
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value, Values
+from functx.core.typing import (
+    ArrayLike,
+    Cotangents,
+    Dim,
+    IRValue,
+    Mask,
+    NumPyArray,
+    Tangent,
+    Value,
+    Values,
+)
 from functx.ops.families import check_same_dtype, combine_masks
 from functx.ops.indexing import (
     GatherScatter,
@@ -35,6 +46,27 @@ class Scatter(GatherScatter, UpdatesInPlace, abstract=True):
 
     mode: str = "drop"
     accepts: ClassVar[str] = "biufc"
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        x, indices, updates = operands
+        return self.unite(sets, x.aval, x.sets, indices.value(), updates)
+
+    def unite(
+        self,
+        sets: IndexSets,
+        x: ShapedArray,
+        numbers: Sets,
+        indices: NumPyArray | None,
+        updates: DependentOperand,
+    ) -> Sets:
+        """The sets of the operand, united with those of the updates; without `indices` with all."""
+        if updates.sets is None:
+            return numbers
+        if indices is None:
+            return sets.union(numbers, sets.union_of_all([updates]))
+        positions = self.window_positions(x.shape, self.slice_sizes(x, updates.aval), indices)
+        numbers = np.zeros(x.shape, np.int32) if numbers is None else numbers
+        return sets.union_at(numbers, positions, updates.sets)
 
     def abstract_eval(
         self, x: ShapedArray, indices: ShapedArray, updates: ShapedArray
@@ -468,6 +500,18 @@ class ScatterSet(Scatter):
             unique_indices=True,
         ),
     )
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        x, indices, updates = operands
+        known, numbers = indices.value(), x.sets
+        if known is not None and numbers is not None:
+            positions = self.window_positions(
+                x.aval.shape, self.slice_sizes(x.aval, updates.aval), known
+            )
+            numbers = numbers.flatten()
+            numbers[positions[positions >= 0]] = 0
+            numbers = numbers.reshape(x.aval.shape)
+        return self.unite(sets, x.aval, numbers, known, updates)
 
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, indices, updates), (dx, _, du) = primals, tangents

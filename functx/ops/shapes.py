@@ -30,7 +30,7 @@ from functx.core.typing import (
     ShapeLike,
     Value,
 )
-from functx.ops.families import Constant, Linear
+from functx.ops.families import Constant, Linear, MovesElements
 from functx.ops.operands import (
     PYTHON_SCALARS,
     RewriteContext,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class BroadcastInDim(Linear, View):
+class BroadcastInDim(MovesElements, Linear, View):
     """`x` repeated to `shape`; dimension i of `x` becomes dimension `dims[i]`."""
 
     shape: tuple[int, ...]
@@ -131,7 +131,7 @@ class BroadcastInDim(Linear, View):
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64_array(self.dims))
 
 
-class Full(Linear):
+class Full(MovesElements, Linear):
     """An array of `shape` filled with the scalar operand."""
 
     shape: tuple[int, ...]
@@ -167,7 +167,7 @@ class Full(Linear):
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64_array(()))
 
 
-class Reshape(Linear, View):
+class Reshape(MovesElements, Linear, View):
     """The elements of `x`, in row-major order, as an array of `shape`."""
 
     shape: tuple[int, ...]
@@ -216,7 +216,7 @@ class Reshape(Linear, View):
         return stablehlo.reshape(ctx.out_types[0], x)
 
 
-class PermuteDims(Linear, View):
+class PermuteDims(MovesElements, Linear, View):
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
 
     axes: tuple[int, ...]
@@ -264,7 +264,7 @@ class PermuteDims(Linear, View):
         return stablehlo.transpose(x, ctx.i64_array(self.axes))
 
 
-class Rev(Linear, View):
+class Rev(MovesElements, Linear, View):
     """`x` with its elements in reverse order along `axes`."""
 
     axes: tuple[int, ...]

@@ -18,7 +18,7 @@ from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Dim, IRValue, Mask, Value, Values
-from functx.ops.families import Linear
+from functx.ops.families import Linear, MovesElements
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
@@ -35,7 +35,7 @@ Bounds = tuple[int, int, int]
 """The start, the limit and the stride of a slice along one axis."""
 
 
-class Slice(Linear, ReadsPart, View):
+class Slice(MovesElements, Linear, ReadsPart, View):
     """The elements of `x` from `start` to before `limit`, in steps of `strides`."""
 
     start: Shape

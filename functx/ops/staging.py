@@ -18,13 +18,13 @@ from functx.core.primitive import Primitive, is_linear_input
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Cotangents, Dim, IRValue, NumPyArray, PyTree, Tangents, Values
-from functx.ops.families import Constant
+from functx.ops.families import Constant, MovesElements
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class OptimizationBarrier(Primitive):
+class OptimizationBarrier(MovesElements):
     """The operands, which the compiler computes all before any use, and merges with nothing beyond."""
 
     multiple_results = True

@@ -19,7 +19,7 @@ from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangents, Value
 from functx.core.wrappers import is_wrapper
-from functx.ops.families import Linear
+from functx.ops.families import Linear, MovesElements
 from functx.ops.operands import literal
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def impure_program_error() -> ProgramError:
     )
 
 
-class Copy(Linear):
+class Copy(MovesElements, Linear):
     """A copy of `x` in its own storage."""
 
     is_copy = True
@@ -118,7 +118,7 @@ _MAX_STACKED = 16
 """The largest number of windows that are sliced one by one; more are gathered."""
 
 
-class AsStrided(View):
+class AsStrided(MovesElements, View):
     """An array of `shape` whose element at `i` is that of `x` at `start + sum(i[k] * steps[k])`.
 
     There is a step along every dimension of `x` for each dimension of the result.

@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
+from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import EXACT, bool_, c64, f32, i32, sample
@@ -63,6 +64,19 @@ class Window(NamedTuple):
                 for (low, high), base_step in zip(self.padding, self.base_dilation, strict=True)
             ]
         )
+
+    def union(self, sets: IndexSets, x: Sets) -> Sets:
+        """The unions of the index sets in each window."""
+        if x is None:
+            return None
+        x = ops.Pad(self.pad_config()).numpy(x, np.int32(0))
+        counts = self.without_padding().result_shape(x.shape)
+        for axis, (count, size, stride, apart) in enumerate(
+            zip(counts, self.sizes, self.strides, self.window_dilation, strict=True)
+        ):
+            positions = np.arange(count)[:, None] * stride + np.arange(size) * apart
+            x = sets.union_along(np.take(x, positions, axis), (axis + 1,))
+        return x
 
     def without_padding(self) -> Window:
         """The same windows on an array that is already padded and dilated."""
@@ -211,6 +225,9 @@ class WindowReduction(Primitive, abstract=True):
     def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         return type(self)(*self.window.with_batch_dim(dim))(x), dim
+
+    def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
+        return self.window.union(sets, operands[0].sets)
 
     def reduce(
         self,

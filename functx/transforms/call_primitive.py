@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import DTypeError
+from functx.core.index_sets import DependentOperand
 from functx.core.masks import (
     indices_where,
     inexact_mask,
@@ -54,6 +55,7 @@ from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.transforms.sparsity import SparsityAnalysis
 
 
 class SplitMaskedVJP(Rewrite[tuple[Program, Program, Program]]):
@@ -172,6 +174,11 @@ class ProgramCall(HasPrograms, abstract=True):
 
     def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
         return active_outputs(self.program, active)
+
+    def index_sets(
+        self, sets: SparsityAnalysis, *operands: DependentOperand
+    ) -> Sequence[DependentOperand]:
+        return sets.run(self.program, operands)
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from math import prod
+from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core import tree
@@ -17,7 +18,7 @@ from functx.core.rewriting import Rewrite, apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import DType, is_complex, is_inexact
+from functx.core.types import DType, ShapedArray, is_complex, is_inexact
 from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.core.wrapper_axes import integers_beside_inexact
 from functx.transforms.aliasing import copy_transform_results
@@ -38,6 +39,7 @@ from functx.transforms.dce import take_first_outputs
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import (
     Argnums,
+    DifferentiatedCall,
     DifferentiatedFunction,
     canonical_argnums,
     make_gradient_function,
@@ -109,9 +111,6 @@ def jacrev(
         chunk_size,
         allow_int=allow_int,
     )
-
-
-jacobian = jacrev
 
 
 def hessian(
@@ -265,59 +264,139 @@ def _jacobian(
     Forward mode takes real arguments to inexact outputs, reverse mode inexact ones to real outputs.
     """
     check_callable(fun, kind)
-    argnums = canonical_argnums(argnums, kind)
     shown = fun if shown is None else shown
+    check_chunk_size(f"{kind}({function_name(shown)})", chunk_size)
+
+    def choose(traced: TracedJacobian) -> Rewrite[Program]:
+        return rewrite(traced.call.active, sum(traced.inexact), chunk_size)
+
     forward = rewrite is ForwardJacobian
-    accepts, returns = (_is_real, is_inexact) if forward else (is_inexact, _is_real)
-    if holomorphic:
-        accepts = returns = is_complex
-    label = f"{kind}({function_name(shown)})"
-    check_chunk_size(label, chunk_size)
-
-    differentiated = DifferentiatedFunction(
-        fun,
-        shown,
-        kind,
-        argnums,
-        accepts,
-        _DTYPE_DESCRIPTIONS[accepts],
-        "Convert it, or pass holomorphic=True for a complex function.",
-        has_aux,
-        allow_int,
+    jacobian = JacobianFunction.of(
+        fun, shown, kind, argnums, has_aux, holomorphic, forward, not forward, allow_int
     )
+    return jacobian.computed_by(choose)
 
-    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
-        call = differentiated.trace(args, kwargs)
-        traced, operands = call.traced, call.operands
-        out_tree = traced.tree_without_aux(has_aux)
-        out_avals = traced.out_avals[: out_tree.num_leaves]
-        inexact = inexact_mask(out_avals)
+
+class TracedJacobian(NamedTuple):
+    """A traced call of a function whose Jacobian is computed, and its outputs without `aux`."""
+
+    call: DifferentiatedCall
+    out_tree: tree.TreeDef
+    out_avals: Avals
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        """The types of the inputs to differentiate in."""
+        return select_where(self.call.traced.program.in_avals, self.call.active)
+
+    @property
+    def inexact(self) -> list[bool]:
+        """The mask of the outputs that are differentiated."""
+        return inexact_mask(self.out_avals)
+
+
+Choose = Callable[[TracedJacobian], Rewrite[Program]]
+"""The rewrite of a program to its outputs, then Jacobians of its first inexact ones."""
+Wrap = Callable[[Rewrite[Program], TracedJacobian, Value | None, ShapedArray, int], Any]
+"""The Jacobian of one output by one argument as users get it. It takes what the rewrite returned (None for
+zeros), the type of the whole array, and its number among the results of the rewrite (-1 for zeros).
+"""
+
+
+def wrap_dense(
+    rewrite: Rewrite[Program],
+    jacobian: TracedJacobian,
+    block: Value | None,
+    aval: ShapedArray,
+    number: int,
+) -> Value:
+    """A Jacobian that is an array already."""
+    return ops.zeros_like(aval) if block is None else block
+
+
+class JacobianFunction(NamedTuple):
+    """A function whose Jacobian is computed, and what its outputs must be."""
+
+    differentiated: DifferentiatedFunction
+    returns: Callable[[DType], bool]
+
+    @classmethod
+    def of(
+        cls,
+        fun: Function,
+        shown: Function,
+        kind: str,
+        argnums: Argnums,
+        has_aux: bool,
+        holomorphic: bool,
+        real_inputs: bool,
+        real_outputs: bool,
+        allow_int: bool = False,
+    ) -> JacobianFunction:
+        """The function with its arguments and outputs inexact, real, or complex if `holomorphic`."""
+        accepts = is_complex if holomorphic else _is_real if real_inputs else is_inexact
+        returns = is_complex if holomorphic else _is_real if real_outputs else is_inexact
+        differentiated = DifferentiatedFunction(
+            fun,
+            shown,
+            kind,
+            canonical_argnums(argnums, kind),
+            accepts,
+            _DTYPE_DESCRIPTIONS[accepts],
+            "Convert it, or pass holomorphic=True for a complex function.",
+            has_aux,
+            allow_int,
+        )
+        return cls(differentiated, returns)
+
+    @property
+    def label(self) -> str:
+        """The transform and the function, as messages name them."""
+        return f"{self.differentiated.kind}({function_name(self.differentiated.shown)})"
+
+    def trace(self, args: Values, kwargs: dict[str, Any]) -> TracedJacobian:
+        """The traced call for these arguments; raises GradientError for an output of a wrong dtype."""
+        call = self.differentiated.trace(args, kwargs)
+        out_tree = call.traced.tree_without_aux(self.differentiated.has_aux)
+        out_avals = call.traced.out_avals[: out_tree.num_leaves]
         # Such as those of a quantised array, whose derivatives are zeros.
         integers = integers_beside_inexact(out_tree, out_avals)
         for i, aval in enumerate(out_avals):
-            if not (returns(aval.dtype) or integers[i]):
+            if not (self.returns(aval.dtype) or integers[i]):
                 raise GradientError(
-                    f"{label}: outputs must be {_DTYPE_DESCRIPTIONS[returns]}; got {aval!r}, number {i}, "
-                    f"at output{key_path_strings(out_tree, out_avals)[i]}",
+                    f"{self.label}: outputs must be {_DTYPE_DESCRIPTIONS[self.returns]}; got {aval!r}, "
+                    f"number {i}, at output{key_path_strings(out_tree, out_avals)[i]}",
                     fix="Return real and imaginary parts, or pass holomorphic=True.",
                 )
-        jacobian_rewrite = rewrite(call.active, sum(inexact), chunk_size)
-        outs = apply(jacobian_rewrite, traced.program, operands)
-        count = len(traced.program.outputs)
-        blocks = copy_transform_results(outs[count:], operands)
-        outs = traced.finish_call(operands, outs[:count])
-        remaining, in_avals = iter(blocks), select_where(traced.program.in_avals, call.active)
-        rows = []
-        for out, on in zip(out_avals, inexact, strict=True):
-            avals = [a.update(shape=out.shape + a.shape) for a in in_avals]
-            row = [next(remaining) if on else ops.zeros_like(a) for a in avals]
-            rows.append(call.unflatten(row, out.shape))
-        jacobian = tree.unflatten(out_tree, rows)
-        if has_aux:
-            return jacobian, tree.unflatten(traced.out_tree, outs)[1]
-        return jacobian
+        return TracedJacobian(call, out_tree, out_avals)
 
-    return wrap_transform(wrapper, shown, kind)
+    def computed_by(self, choose: Choose, wrap: Wrap = wrap_dense) -> Function:
+        """The function that computes the Jacobian by the rewrite that `choose` returns."""
+
+        def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
+            jacobian = self.trace(args, kwargs)
+            call, out_tree, out_avals = jacobian
+            traced, operands = call.traced, call.operands
+            rewrite = choose(jacobian)
+            outs = apply(rewrite, traced.program, operands)
+            count = len(traced.program.outputs)
+            blocks = copy_transform_results(outs[count:], operands)
+            outs = traced.finish_call(operands, outs[:count])
+            remaining = iter(enumerate(blocks))
+            rows = []
+            for out, on in zip(out_avals, jacobian.inexact, strict=True):
+                row = []
+                for arg in jacobian.in_avals:
+                    number, block = next(remaining) if on else (-1, None)
+                    aval = arg.update(shape=out.shape + arg.shape)
+                    row.append(wrap(rewrite, jacobian, block, aval, number))
+                rows.append(call.unflatten(row, out.shape))
+            result = tree.unflatten(out_tree, rows)
+            if self.differentiated.has_aux:
+                return result, tree.unflatten(traced.out_tree, outs)[1]
+            return result
+
+        return wrap_transform(wrapper, self.differentiated.shown, self.differentiated.kind)
 
 
 def _is_real(dtype: DType) -> bool:

@@ -199,22 +199,6 @@ def BroadcastInDim(x: Array, shape: Shape, dims: Shape) -> Array:
     return np.broadcast_to(x.reshape(unit), shape)
 
 
-def Pad(x: Array, fill: complex, config: Sequence[Shape]) -> Array:
-    dilated = [n + max(0, n - 1) * inner for n, (_, _, inner) in zip(x.shape, config, strict=True)]
-    padded = np.full(dilated, fill)
-    padded[tuple([slice(None, None, inner + 1) for _, _, inner in config])] = x
-    padded = np.pad(
-        padded,
-        [(max(low, 0), max(high, 0)) for low, high, _ in config],
-        constant_values=fill,
-    )
-    cropped = [
-        slice(-min(low, 0), n + min(high, 0))
-        for n, (low, high, _) in zip(padded.shape, config, strict=True)
-    ]
-    return padded[tuple(cropped)]
-
-
 def ViewAsComplex(x: Array) -> Array:
     return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
 

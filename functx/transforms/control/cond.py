@@ -14,6 +14,7 @@ from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
 from functx.core.effects import is_per_element
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
+from functx.core.index_sets import DependentOperand
 from functx.core.masks import (
     T,
     indices_where,
@@ -84,6 +85,7 @@ from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_ba
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.transforms.sparsity import SparsityAnalysis
 
 
 def _sample_branches() -> tuple[Program, ...]:
@@ -215,6 +217,14 @@ class Cond(HasPrograms, UpdatesInPlace):
         return scatter_where(
             [ct if on else None for ct, on in zip(in_cts, nonzero, strict=True)], active
         )
+
+    def index_sets(
+        self, sets: SparsityAnalysis, *operands: DependentOperand
+    ) -> Sequence[DependentOperand]:
+        index, *rest = operands
+        known = index.value()
+        branches = self.branches if known is None else [self.branches[int(known)]]
+        return sets.union_operands([sets.run(branch, rest) for branch in branches])
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)

@@ -13,6 +13,7 @@ from functx.core import tree
 from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
+from functx.core.index_sets import DependentOperand, stack_rows
 from functx.core.masks import (
     T,
     inexact_mask,
@@ -79,6 +80,7 @@ from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.transforms.sparsity import SparsityAnalysis
 
 
 def _sample_step() -> Program:
@@ -247,6 +249,39 @@ class Scan(HasPrograms):
     ) -> Cotangents:
         split, varying = self.vjp_partial_eval(active)
         return self.run_backward(split.unknown, varying, cts, residuals, split.names)
+
+    def index_sets(
+        self, sets: SparsityAnalysis, *operands: DependentOperand
+    ) -> Sequence[DependentOperand]:
+        consts, carry, xs = self.split_operands(operands)
+        if not self.length or not sets.can_follow(self.program, self.length):
+            return self.index_sets_of_any_step(sets, operands)
+        rows = []
+        for i in reversed(range(self.length)) if self.reverse else range(self.length):
+            outs = sets.run(self.program, [*consts, *carry, *[x.row(i) for x in xs]])
+            carry = sets.settle(outs[: self.carries])
+            rows.append(outs[self.carries :])
+        rows = rows[::-1] if self.reverse else rows
+        return [*carry, *[stack_rows(ys) for ys in zip(*rows, strict=True)]]
+
+    def index_sets_of_any_step(
+        self, sets: SparsityAnalysis, operands: Sequence[DependentOperand]
+    ) -> Sequence[DependentOperand]:
+        """As `index_sets`, for carries that any step may have made."""
+        consts, start, xs = self.split_operands(operands)
+        rows = [
+            DependentOperand(v.aval, sets.union_along(x.sets, (0,)))
+            for v, x in zip(self.program.inputs[len(consts) + len(start) :], xs, strict=True)
+        ]
+
+        def step(carry: Sequence[DependentOperand]) -> Sequence[DependentOperand]:
+            return sets.run(self.program, [*consts, *carry, *rows])[: self.carries]
+
+        carry = sets.fixed_point(step, start, operands)
+        in_dims = (None,) * (self.consts + self.carries) + (0,) * len(xs)
+        batch = Batch(self.length, in_dims, (0,) * len(self.program.outputs))
+        outs = sets.run(cached_rewrite(batch, self.program), [*consts, *carry, *xs])
+        return [*carry, *outs[self.carries :]]
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)

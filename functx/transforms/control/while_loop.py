@@ -10,6 +10,7 @@ from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
 from functx.core.effects import is_per_element
 from functx.core.errors import CollectiveError
+from functx.core.index_sets import DependentOperand
 from functx.core.masks import (
     T,
     indices_where,
@@ -66,6 +67,7 @@ from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.transforms.sparsity import SparsityAnalysis
 
 # With 64, up to comb(66, 64) = 2,145 blocks of steps are recomputed at most once.
 DEFAULT_CHECKPOINTS = 64
@@ -259,6 +261,24 @@ class While(HasPrograms):
         carry_cts = self.carry_cotangents(cts, varying)
         in_cts = while_backward(self, split, carry_cts, condition_consts, consts, residuals)
         return [*[None] * self.condition_consts, *scatter_where(in_cts, varying)]
+
+    def index_sets(
+        self, sets: SparsityAnalysis, *operands: DependentOperand
+    ) -> Sequence[DependentOperand]:
+        condition_operands, consts, carry = self.split_operands(operands)
+        while sets.can_follow(self.body):
+            (runs,) = sets.run(self.condition, [*condition_operands, *carry])
+            known = runs.value()
+            if known is None:
+                break
+            if not known:
+                return carry
+            carry = sets.settle(sets.run(self.body, [*consts, *carry]))
+
+        def step(carry: Sequence[DependentOperand]) -> Sequence[DependentOperand]:
+            return sets.run(self.body, [*consts, *carry])
+
+        return sets.fixed_point(step, carry, operands)
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         linear = linear_mask(args)

@@ -1,0 +1,22 @@
+"""Sparse Jacobians and Hessians, by patterns that are read off the traced program.
+
+The pattern depends on the program and the shapes alone, so all functions work under `jit`, `vmap` and
+`grad`. Integers that a function captures, such as the edges of a graph, count as part of the program;
+integer arguments do not: what is gathered at them may be any element.
+"""
+
+from functx.sparse.derivatives import hessian, hessian_pattern, jacobian, jacobian_pattern
+from functx.sparse.modes import hessian_plan, jacobian_plan
+from functx.sparse.plans import JacobianPlan
+from functx.transforms.sparsity_pattern import SparsityPattern
+
+__all__ = [
+    "JacobianPlan",
+    "SparsityPattern",
+    "hessian",
+    "hessian_pattern",
+    "hessian_plan",
+    "jacobian",
+    "jacobian_pattern",
+    "jacobian_plan",
+]

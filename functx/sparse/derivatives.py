@@ -1,0 +1,259 @@
+"""Sparse Jacobians and Hessians, and their patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from functx import ops
+from functx.core.backend import backend
+from functx.core.errors import ConcretizationError, GradientError, ValueRangeError
+from functx.core.program import Program
+from functx.core.rewriting import Rewrite, rewrite_by_structure
+from functx.core.tracer import Tracer
+from functx.core.types import ShapedArray, is_complex
+from functx.core.typing import Function, NumPyArray, PyTree, Value
+from functx.transforms.argument_names import (
+    as_decorator,
+    check_callable,
+    function_name,
+    wrap_transform,
+)
+from functx.transforms.chunked_batching import check_chunk_size
+from functx.transforms.grad import Argnums, make_gradient_function
+from functx.transforms.jacobian import JacobianFunction, TracedJacobian, Wrap, wrap_dense
+from functx.transforms.sparse_derivatives import SparseJacobian, choose_products, spans
+from functx.transforms.sparsity import JacobianPattern, KnownArrays, known_arrays
+from functx.transforms.sparsity_pattern import SparsityPattern
+
+
+def jacobian(
+    fun: Function | None = None,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    mode: str = "auto",
+    format: str = "bcoo",
+    chunk_size: int | None = None,
+) -> Function:
+    """The function that computes the Jacobian of `fun` as a sparse matrix.
+
+    Its pattern is read off the program, and colored such that one product gives all columns of one
+    color (`mode="forward"`), or all rows (`"reverse"`); `"auto"` takes the fewer products. The result
+    has the structure of that of `functx.jacfwd`. With the format "bcoo" its arrays are
+    `jax.experimental.sparse.BCOO` of the same shapes; with "csr" `scipy.sparse.csr_array`, a row
+    for each element of the output and a column for each of the argument, which have values and so
+    cannot be made while tracing; with "dense" they are arrays. `chunk_size` products run at a time.
+
+    Raises GradientError for dtypes that neither mode can differentiate, ValueRangeError for an
+    unknown mode or format, ConcretizationError for "csr" inside a traced function.
+
+    >>> import functx, numpy
+    >>> f = lambda x: x[1:] * x[:-1]
+    >>> functx.sparse.jacobian(f)(numpy.array([1.0, 2.0, 3.0])).todense().tolist()
+    [[2.0, 1.0, 0.0], [0.0, 3.0, 2.0]]
+    """
+    if fun is None:
+        return as_decorator(jacobian, locals())
+    options = argnums, has_aux, holomorphic, mode, format, chunk_size
+    return _sparse(fun, fun, "sparse.jacobian", False, *options)
+
+
+def hessian(
+    fun: Function | None = None,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    symmetric: bool = True,
+    format: str = "bcoo",
+    chunk_size: int | None = None,
+) -> Function:
+    """The function that computes the Hessian of the scalar function `fun` as a sparse matrix.
+
+    It is the Jacobian of the gradient, forward over reverse, with a star coloring: an element is read
+    from that of the transpose where this needs fewer products. Without `symmetric` it is not; then the
+    derivatives of custom rules may be those of no function. The result nests the structure of the
+    argument twice. Formats, chunks and errors are those of `jacobian`.
+
+    >>> import functx, numpy
+    >>> f = lambda x: (x[1:] * x[:-1]).sum()
+    >>> functx.sparse.hessian(f)(numpy.array([1.0, 2.0, 3.0])).todense().tolist()
+    [[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    """
+    if fun is None:
+        return as_decorator(hessian, locals())
+    gradient = make_gradient_function(fun, argnums, has_aux, holomorphic, kind="sparse.hessian")
+    options = argnums, has_aux, holomorphic, "forward", format, chunk_size
+    return _sparse(gradient, fun, "sparse.hessian", symmetric, *options)
+
+
+def jacobian_pattern(fun: Function, argnums: Argnums = 0) -> Function:
+    """The function that finds the pattern of the Jacobian of `fun`, a `SparsityPattern`.
+
+    Its rows are the elements of all outputs, its columns those of the arguments at `argnums`, in the
+    order of their leaves. Only the shapes and dtypes of the arguments matter.
+
+    >>> import functx, numpy
+    >>> print(functx.sparse.jacobian_pattern(lambda x: x[1:] * x[:-1])(numpy.ones(4)))
+    3 x 4, 6 nonzero, 50.00% of the elements; products: 2 for columns, 2 for rows
+    |## |
+    | ##|
+    """
+    return analysis(fun, argnums, "jacobian_pattern", find_pattern)
+
+
+def hessian_pattern(fun: Function, argnums: Argnums = 0) -> Function:
+    """The function that finds the pattern of the Hessian of the scalar function `fun`.
+
+    Terms in which `fun` is linear have no places in it. See `jacobian_pattern`.
+
+    >>> import functx, numpy
+    >>> functx.sparse.hessian_pattern(lambda x: x[0] * x[2] + x.sum())(numpy.ones(3))
+    SparsityPattern(shape=(3, 3), nnz=2)
+    """
+    gradient = make_gradient_function(fun, argnums, kind="hessian_pattern")
+    return analysis(gradient, argnums, "hessian_pattern", find_pattern, shown=fun)
+
+
+def find_pattern(jacobian: TracedJacobian) -> SparsityPattern:
+    """The pattern of a Jacobian; found once for equal programs."""
+    call = jacobian.call
+    rewrite = JacobianPattern(call.active, sum(jacobian.inexact), known_inputs(jacobian))
+    return rewrite_by_structure(rewrite, call.traced.program)
+
+
+def known_inputs(jacobian: TracedJacobian) -> KnownArrays:
+    """The values of the integers that the function captures, and None for its other inputs."""
+    traced = jacobian.call.traced
+    arguments = len(traced.program.inputs) - len(traced.captured)
+    return (None,) * arguments + known_arrays(traced.captured)
+
+
+def possible_modes(jacobian: TracedJacobian, holomorphic: bool, label: str) -> list[str]:
+    """The modes that can differentiate a function of these dtypes."""
+    real_inputs = not any([is_complex(a.dtype) for a in jacobian.in_avals])
+    real_outputs = not any([is_complex(a.dtype) for a in jacobian.out_avals])
+    possible = {"forward": real_inputs or holomorphic, "reverse": real_outputs or holomorphic}
+    modes = [mode for mode, is_possible in possible.items() if is_possible]
+    if not modes:
+        raise GradientError(
+            f"{label}: arguments or outputs must be real; got complex ones of both",
+            fix="Return real and imaginary parts, or pass holomorphic=True for a complex function.",
+        )
+    return modes
+
+
+def check_choice(label: str, name: str, given: object, choices: Sequence[str]) -> None:
+    """Raise ValueRangeError unless the argument `name` is one of `choices`."""
+    if given not in choices:
+        raise ValueRangeError(
+            f"{label}: {name} must be one of {', '.join(map(repr, choices))}; got {given!r}"
+        )
+
+
+def analysis(
+    fun: Function,
+    argnums: Argnums,
+    kind: str,
+    find: Callable[[TracedJacobian], Any],
+    shown: Function | None = None,
+) -> Function:
+    """The function that traces the Jacobian of `fun` and returns what `find` says about it."""
+    check_callable(fun, kind)
+    shown = fun if shown is None else shown
+    function = JacobianFunction.of(fun, shown, kind, argnums, False, False, False, False)
+
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> Any:
+        return find(function.trace(args, kwargs))
+
+    return wrap_transform(wrapper, shown, kind)
+
+
+def _sparse(
+    fun: Function,
+    shown: Function,
+    kind: str,
+    symmetric: bool,
+    argnums: Argnums,
+    has_aux: bool,
+    holomorphic: bool,
+    mode: str,
+    format: str,
+    chunk_size: int | None,
+) -> Function:
+    """The function that computes the Jacobian of `fun` in `format`; messages name `shown`."""
+    check_callable(fun, kind)
+    label = f"{kind}({function_name(shown)})"
+    check_choice(label, "mode", mode, ("auto", "forward", "reverse"))
+    check_choice(label, "format", format, tuple(_WRAPS))
+    check_chunk_size(label, chunk_size)
+    function = JacobianFunction.of(fun, shown, kind, argnums, has_aux, holomorphic, False, False)
+
+    def choose(jacobian: TracedJacobian) -> Rewrite[Program]:
+        allowed = possible_modes(jacobian, holomorphic, label)
+        allowed = allowed if mode == "auto" else [mode]
+        products = choose_products(find_pattern(jacobian), symmetric, allowed)
+        outputs = sum(jacobian.inexact)
+        return SparseJacobian(
+            jacobian.call.active, outputs, products, format == "dense", chunk_size
+        )
+
+    return function.computed_by(choose, _WRAPS[format])
+
+
+def _block_places(
+    rewrite: SparseJacobian, jacobian: TracedJacobian, number: int
+) -> tuple[NumPyArray, NumPyArray]:
+    """The rows and the columns of the places in block `number` of the pattern, none for a block -1."""
+    if number < 0:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    pattern, ins = rewrite.products.pattern, jacobian.in_avals
+    outs = [a for a, on in zip(jacobian.out_avals, jacobian.inexact, strict=True) if on]
+    rows, columns = spans(outs)[number // len(ins)], spans(ins)[number % len(ins)]
+    inside = pattern.block(rows, columns)
+    return pattern.rows[inside] - rows.start, pattern.columns[inside] - columns.start
+
+
+def _wrap_bcoo(
+    rewrite: Any, jacobian: TracedJacobian, block: Value | None, aval: ShapedArray, number: int
+) -> Any:
+    """A Jacobian as a BCOO of type `aval`."""
+    bcoo = import_module("jax.experimental.sparse").BCOO
+    rows, columns = _block_places(rewrite, jacobian, number)
+    flat = rows.astype(np.int64) * max(_width(jacobian, number), 1) + columns
+    indices = np.stack([*np.unravel_index(flat, aval.shape)], axis=-1).astype(np.int32)
+    data = ops.zeros_like(aval.update(shape=(0,))) if block is None else block
+    return bcoo((data, indices), shape=aval.shape, indices_sorted=True, unique_indices=True)
+
+
+def _width(jacobian: TracedJacobian, number: int) -> int:
+    """The number of columns of block `number`."""
+    ins = jacobian.in_avals
+    return ins[number % len(ins)].size
+
+
+def _wrap_csr(
+    rewrite: Any, jacobian: TracedJacobian, block: Value | None, aval: ShapedArray, number: int
+) -> Any:
+    """A Jacobian as a `csr_array`, a row for each element of the output."""
+    rows, columns = _block_places(rewrite, jacobian, number)
+    width = _width(jacobian, number)
+    height = aval.size // width if width else 0
+    data = np.zeros(0, aval.dtype) if block is None else backend.concrete_or_none(block)
+    if data is None or isinstance(data, Tracer):
+        raise ConcretizationError(
+            "sparse.jacobian: the format 'csr' must be made of values; got a traced function",
+            fix="Return the format 'bcoo', and convert it outside of jit, vmap and grad.",
+        )
+    starts = np.searchsorted(rows, np.arange(height + 1))
+    csr_array = import_module("scipy.sparse").csr_array
+    return csr_array((np.asarray(data), columns, starts), shape=(height, width))
+
+
+_WRAPS: dict[str, Wrap] = {"bcoo": _wrap_bcoo, "csr": _wrap_csr, "dense": wrap_dense}
+"""The formats of Jacobians."""
