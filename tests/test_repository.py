@@ -33,6 +33,7 @@ LAYERS = [
     "numpy",
     "flatten_util",  # pytrees as vectors
     "ref",  # mutable references
+    "sparse",  # sparse Jacobians and Hessians, and Jacobians by a chosen mode
     "custom",  # rules, checkpoints, operators and solvers of users
     "lax",
     "random",

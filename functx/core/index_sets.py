@@ -73,7 +73,7 @@ class IndexSets:
         arrays = [x for x in operands if x is not None]
         if len(arrays) < 2:
             return arrays[0] if arrays else None
-        arrays = np.broadcast_arrays(*arrays)
+        arrays = list(np.broadcast_arrays(*arrays))
         if all(np.array_equal(arrays[0], x) for x in arrays[1:]):
             return arrays[0]
         rows = np.stack([x.ravel() for x in arrays], axis=1)
@@ -134,7 +134,8 @@ class IndexSets:
             # Neighbours with one position are united in pairs.
             is_first = (np.arange(len(where)) - np.searchsorted(where, where)) % 2 == 0
             partners = np.where(np.append(where[1:], -1) == where, np.append(sets[1:], 0), 0)
-            where, sets = where[is_first], self.union(sets[is_first], partners[is_first])
+            sets = np.asarray(self.union(sets[is_first], partners[is_first]))
+            where = where[is_first]
         out = x.flatten()
         out[where] = self.union(out[where], sets)
         return out.reshape(x.shape)

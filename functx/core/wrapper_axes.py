@@ -7,6 +7,7 @@ elements. A class with another layout says where its axes lie.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
@@ -359,6 +360,41 @@ def replace_wrappers(structure: TreeDef, nodes: dict[int, TreeDef], start: int =
         children.append(replace_wrappers(child, nodes, start))
         start += child.num_leaves
     return _node(kind, static, children)
+
+
+def change_sparse_shapes(
+    structure: TreeDef, axes: Sequence[int | None], size: int | None = None
+) -> TreeDef:
+    """`structure` with the shapes of JAX's BCOO arrays without their mapped axes, which are leading ones.
+
+    `axes` has an entry for each leaf. With `size`, an axis of this length is stacked instead.
+    """
+    sparse = sys.modules.get("jax.experimental.sparse")
+    return (
+        structure if sparse is None else _change_sparse_shapes(sparse.BCOO, structure, axes, size)
+    )
+
+
+def _change_sparse_shapes(
+    cls: type, structure: TreeDef, axes: Sequence[int | None], size: int | None, start: int = 0
+) -> TreeDef:
+    data = structure.node_data()
+    if data is None:
+        return structure
+    kind, static = data
+    children = structure.children()
+    if kind is cls:
+        axis, shape = axes[start], static["shape"]
+        if axis is None:
+            return structure
+        stacked = () if size is None else (size,)
+        shape = shape[:axis] + stacked + shape[axis + (size is None) :]
+        return _node(kind, {**static, "shape": shape}, children)
+    changed = []
+    for child in children:
+        changed.append(_change_sparse_shapes(cls, child, axes, size, start))
+        start += child.num_leaves
+    return structure if changed == children else _node(kind, static, changed)
 
 
 def _node(kind: type, static: Any, children: Sequence[TreeDef]) -> TreeDef:

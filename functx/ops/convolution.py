@@ -128,7 +128,7 @@ class Convolution(Primitive):
         if k.sets is not None:
             kernel = np.transpose(k.sets, self.layouts.kernel)
             by_channel = sets.union_along(kernel, range(1, kernel.ndim), keepdims=True)
-            by_channel = np.swapaxes(by_channel, 0, 1)  # type: ignore[arg-type]
+            by_channel = by_channel.swapaxes(0, 1)  # type: ignore[union-attr]
         if x.sets is not None:
             array = np.transpose(x.sets, self.layouts.array)
             n, c, *space = array.shape

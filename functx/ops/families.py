@@ -226,7 +226,7 @@ class MovesElements(Primitive, abstract=True):
 
     def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Any:
         numbers = [
-            np.zeros(x.aval.shape, np.int32) if x.sets is None else np.ascontiguousarray(x.sets)
+            np.zeros(x.aval.shape, np.int32) if x.sets is None else np.asarray(x.sets, order="C")
             for x in operands
         ]
         if self.numpy is not None:

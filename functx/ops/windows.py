@@ -69,14 +69,14 @@ class Window(NamedTuple):
         """The unions of the index sets in each window."""
         if x is None:
             return None
-        x = ops.Pad(self.pad_config()).numpy(x, np.int32(0))
-        counts = self.without_padding().result_shape(x.shape)
+        padded: Any = ops.Pad(self.pad_config()).numpy(x, np.zeros((), np.int32))
+        counts = self.without_padding().result_shape(padded.shape)
         for axis, (count, size, stride, apart) in enumerate(
             zip(counts, self.sizes, self.strides, self.window_dilation, strict=True)
         ):
             positions = np.arange(count)[:, None] * stride + np.arange(size) * apart
-            x = sets.union_along(np.take(x, positions, axis), (axis + 1,))
-        return x
+            padded = sets.union_along(np.take(padded, positions, axis), (axis + 1,))
+        return padded  # type: ignore[no-any-return]
 
     def without_padding(self) -> Window:
         """The same windows on an array that is already padded and dilated."""

@@ -226,7 +226,9 @@ def _wrap_bcoo(
     bcoo = import_module("jax.experimental.sparse").BCOO
     rows, columns = _block_places(rewrite, jacobian, number)
     flat = rows.astype(np.int64) * max(_width(jacobian, number), 1) + columns
-    indices = np.stack([*np.unravel_index(flat, aval.shape)], axis=-1).astype(np.int32)
+    indices = np.zeros((len(flat), aval.ndim), np.int32)
+    if aval.shape:
+        indices[:] = np.stack(np.unravel_index(flat, aval.shape), axis=1)
     data = ops.zeros_like(aval.update(shape=(0,))) if block is None else block
     return bcoo((data, indices), shape=aval.shape, indices_sorted=True, unique_indices=True)
 

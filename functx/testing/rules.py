@@ -20,7 +20,12 @@ from functx.core.types import (
 )
 from functx.core.typing import Avals
 from functx.testing.numerical_derivatives import Array, central_difference, widen
-from functx.testing.reference import apply_primitive, narrow_array, numpy_definition
+from functx.testing.reference import (
+    apply_primitive,
+    interpret_in_numpy,
+    narrow_array,
+    numpy_definition,
+)
 from functx.testing.rule_cases import RuleCase, is_within_tolerance, make_rule_cases, perturb_array
 from functx.testing.rule_evaluation import (
     COMPARED_OPERATIONS,
@@ -30,6 +35,7 @@ from functx.testing.rule_evaluation import (
 )
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.sparsity import JacobianPattern, known_arrays
 from functx.transforms.vmap import Batch, add_axis
 
 DEFINITION_TOLERANCES = {
@@ -274,6 +280,35 @@ def the_tangent_is_zero_outside_its_mask(case: RuleCase) -> None:
     )
 
 
+def the_sparsity_pattern_contains_the_jacobian(case: RuleCase) -> None:
+    """3c. Tangents of single elements reach no output outside the pattern that `index_sets` gives.
+
+    The values of operands that are not inexact are unknown at first, then known.
+    """
+    if not case.has_widest_dtype or not case.inexact or not case.inexact_outs:
+        return
+    with checked_tracing():
+        tangents = cached_rewrite(JVPRewrite(case.inexact_mask), case.program)
+        known = known_arrays(case.args)
+        patterns = [
+            JacobianPattern(case.inexact_mask, len(case.inexact_outs), values)(case.program)
+            for values in dict.fromkeys([(None,) * len(known), known])
+        ]
+        avals = [case.avals[i] for i in case.inexact]
+        for column in np.random.RandomState(3).permutation(patterns[0].shape[1])[:3]:
+            basis = np.arange(patterns[0].shape[1]) == column
+            parts = np.split(basis, np.cumsum([a.size for a in avals])[:-1])
+            units = [x.reshape(a.shape).astype(a.dtype) for x, a in zip(parts, avals, strict=True)]
+            outs = interpret_in_numpy(tangents, *case.args, *units)[len(case.out_avals) :]
+            reached = np.concatenate([np.nan_to_num(x).ravel() != 0 for x in outs])
+            for pattern in patterns:
+                missing = reached & ~pattern.to_dense()[:, column]
+                assert not missing.any(), (
+                    f"{case!r}: `index_sets` must contain every element that a tangent reaches; got none "
+                    f"for element {column} of the operands in elements {np.flatnonzero(missing)} of the outputs"
+                )
+
+
 def batch_matches_a_loop(case: RuleCase) -> None:
     """5. `batch` matches a loop, for every choice of batch dimensions and for two nested batches."""
     for dims in case.batchings:
@@ -414,6 +449,7 @@ CHECKS: tuple[Callable[[RuleCase], None], ...] = (
     vjp_is_the_transpose_of_jvp,
     cotangents_are_zero_outside_their_masks,
     the_tangent_is_zero_outside_its_mask,
+    the_sparsity_pattern_contains_the_jacobian,
     transpose_matches_the_linear_map,
     batch_matches_a_loop,
     overridden_rules_match_derived_rules,

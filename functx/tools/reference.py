@@ -62,6 +62,7 @@ NAMESPACES = (
         for name in (*DISTRIBUTIONS, "dirichlet", "multinomial", "multivariate_normal")
     ],
     "ref",
+    "sparse",
     "experimental.ode",
     "checkpoint_policies",
     "ad_checkpoint",

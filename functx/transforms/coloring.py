@@ -83,7 +83,9 @@ def _star_color(pattern: SparsityPattern, order: Sequence[int]) -> NumPyArray:
     starts, columns = pattern.starts.tolist(), pattern.columns.tolist()
     size = len(starts) - 1
     neighbors = [[w for w in columns[starts[v] : starts[v + 1]] if w != v] for v in range(size)]
-    colors, star, hub = [-1] * size, {}, []
+    colors = [-1] * size
+    star: dict[tuple[int, int], int] = {}
+    hub: list[int] = []
     forbidden, treated = [-1] * (size + 1), [-1] * size
     first: list[tuple[int, int]] = [(-1, -1)] * (size + 1)
 

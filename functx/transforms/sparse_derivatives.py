@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +12,8 @@ from functx.core.backend import backend
 from functx.core.masks import select_where, split_list
 from functx.core.named_axes import AxisNames
 from functx.core.program import Program
-from functx.core.rewriting import Rewrite, apply
+from functx.core.rewriting import Record, Rewrite, apply
+from functx.core.samples import f32
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
@@ -24,7 +24,7 @@ from functx.transforms.sparsity_pattern import SparsityPattern, count_colors
 from functx.transforms.vmap import Batch
 
 
-class Products(NamedTuple):
+class Products(Record):
     """The products that give a sparse matrix: of it with vectors, or in reverse of vectors with it.
 
     The columns of `pattern`, in reverse its rows, have `colors`. Product k is with the sum of the unit
@@ -108,11 +108,9 @@ class SparseJacobian(Rewrite[Program]):
 
     def seeds(self, avals: Avals) -> list[Value]:
         """For each type, a batch of one array a product, with ones at the elements of its color."""
-        count, seeds = self.products.count, []
-        for aval, colors in zip(
-            avals, split_list(self.products.colors, [a.size for a in avals]), strict=False
-        ):
-            own = constant(colors.astype(np.int32))
+        count, colors, seeds = self.products.count, self.products.colors, []
+        for aval, span in zip(avals, spans(avals), strict=True):
+            own = constant(colors[span].astype(np.int32))
             batched = ops.broadcast_in_dim(own, (count, aval.size), (1,))
             ones = ops.eq(batched, ops.broadcasted_iota("int32", (count, aval.size), 0))
             ones = ops.convert_element_type(ones, aval.dtype, aval.weak_type)
@@ -141,7 +139,7 @@ class SparseJacobian(Rewrite[Program]):
             ops.convert_element_type(ops.reshape(x, (self.products.count, a.size)), dtype)
             for x, a in zip(products, ins if reverse else outs, strict=True)
         ]
-        matrix = ops.concatenate(parts, 1) if parts else None
+        matrix = ops.concatenate(parts, 1) if parts else ops.zeros_like(f32[0, 0])
         blocks = []
         for out, rows in zip(outs, spans(outs), strict=True):
             for arg, columns in zip(ins, spans(ins), strict=True):

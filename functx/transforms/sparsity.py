@@ -22,7 +22,7 @@ from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Avals, NumPyArray, Values
+from functx.core.typing import Avals, NumPyArray
 from functx.transforms.decompose import builtin_decomposition
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.sparsity_pattern import SparsityPattern
@@ -36,7 +36,7 @@ KnownArrays = tuple[ops.DenseConstant | None, ...]
 """The value of each input of a program that is known, as a constant; None for the others."""
 
 
-def known_arrays(values: Values) -> KnownArrays:
+def known_arrays(values: Sequence[Any]) -> KnownArrays:
     """The values of captured integers and booleans, which are the same whenever a program runs."""
     return tuple([_known_array(x) for x in values])
 

@@ -47,7 +47,7 @@ from functx.core.tracer import as_known_array, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Function, PyTree, Value, Values
-from functx.core.wrapper_axes import AxisChange, change_axes, wrapper_spans
+from functx.core.wrapper_axes import AxisChange, change_axes, change_sparse_shapes, wrapper_spans
 from functx.transforms.aliasing import ArgumentStrides, MemoryLayout, written_shared_buffers
 from functx.transforms.argument_names import (
     argument_names,
@@ -276,6 +276,7 @@ def vmap(
         if wrapper_spans(in_tree):
             leaves, in_tree, axes = _map_wrappers(leaves, in_tree, axes, fun)
         found = _canonical_dims(leaves, axes, fun, in_tree)
+        in_tree = change_sparse_shapes(in_tree, found)
         on_axes = {i: dim for i, dim in enumerate(found) if dim is not None}
         leaves, in_tree, avals, places = partition_static_arguments(
             leaves, in_tree, "vmap", fun, list(on_axes)
@@ -510,7 +511,7 @@ def _out_dims_of_leaves(
                 fix="The result has one dimension more than that of a call.",
             )
         dims.append(None if axis is None else axis % rank)
-    return out_tree, tuple(dims), shared
+    return change_sparse_shapes(out_tree, dims, size), tuple(dims), shared
 
 
 def _batched_output_error(
