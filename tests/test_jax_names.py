@@ -1,7 +1,9 @@
 """Programs written for JAX, with functx in its place: `import functx as jax`."""
 
+import array
 import importlib
 
+import jax.numpy as original
 import numpy as onp
 import pytest
 
@@ -250,3 +252,118 @@ def test_the_default_precision_of_products_is_jax_s():
     for name, count in (("highest", 2), ("default", 0), ("float32", 2)):
         with jax.default_matmul_precision(name):
             assert product.lower(onp.eye(2)).as_text().count("HIGHEST") == count
+
+
+def test_arrays_have_the_attributes_that_programs_of_jax_read():
+    x = jnp.arange(3.0)
+    made = original.arange(3.0)
+    for name in ("sharding", "is_fully_addressable", "is_fully_replicated", "committed", "aval"):
+        assert getattr(x, name) == getattr(made, name)
+    assert x.devices() == made.devices() and x.is_ready() and not x.is_deleted()
+    assert x.block_until_ready() is x and x.copy_to_host_async() is None
+    [shard] = x.addressable_shards
+    onp.testing.assert_array_equal(shard.data, x)
+    assert jnp.asarray(2.0).aval.weak_type and not jnp.asarray(2.0, "float32").aval.weak_type
+
+    def traced(x):
+        assert isinstance(x, jax.Array) and x.aval.shape == (3,)
+        return x
+
+    jax.make_ir(traced)(x)
+    assert isinstance(x, jax.Array) and isinstance(made, jax.Array)
+    assert not isinstance(onp.ones(3), jax.Array) and not isinstance(1.0, jax.Array)
+
+
+def test_programs_are_read_by_the_names_of_jaxprs():
+    captured = jnp.arange(3.0)
+    program = jax.make_jaxpr(lambda x: jnp.sum(jnp.sin(x) * captured, axis=0))(captured)
+    jaxpr = program.jaxpr
+    assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["sin", "mul", "reduce_sum"]
+    assert jaxpr.eqns[2].params == {"axes": (0,)}
+    # An interpreter of jaxprs, as one writes it for JAX.
+    env = dict(zip(jaxpr.invars, [captured + 1], strict=True))
+    env |= zip(jaxpr.constvars, program.consts, strict=True)
+    for eqn in jaxpr.eqns:
+        [out] = eqn.outvars
+        env[out] = eqn.primitive(*[env.get(v, getattr(v, "val", None)) for v in eqn.invars])
+    onp.testing.assert_allclose(env[jaxpr.outvars[0]], onp.sin([1, 2, 3]) @ [0, 1, 2], rtol=1e-5)
+
+
+def test_objects_with_jax_array_and_buffers_are_arrays():
+    class Parameter:
+        def __jax_array__(self):
+            return original.array([3.0])
+
+    p, x = Parameter(), jnp.ones(1)
+    results = [
+        x + p,
+        p * x,
+        jnp.add(p, p),
+        jnp.asarray(p),
+        jnp.concatenate([p, p]),
+        jnp.reshape(p, 1),
+    ]
+    assert [jnp.sum(r).item() for r in results] == [4, 3, 6, 3, 6, 3]
+    assert jax.grad(lambda x: jnp.sum(x * p))(x).item() == 3
+    for buffer in (bytearray(b"abc"), memoryview(b"abc"), array.array("B", b"abc")):
+        assert jnp.array(buffer).tolist() == [97, 98, 99] and jnp.asarray(buffer).dtype == "uint8"
+
+
+def test_jit_keeps_the_weak_dtypes_of_arrays():
+    x, weak = jnp.ones(3, "bfloat16"), jnp.where(onp.arange(3) > 0, 1.0, 0.0)
+    product = jax.jit(lambda tree, x: tree["a"] * x)
+    assert product({"a": weak}, x).dtype == (weak * x).dtype == "bfloat16"
+    assert product({"a": jnp.asarray(2.0)}, x).dtype == "bfloat16"
+    assert product({"a": jnp.asarray(2.0, "float32")}, x).dtype == "float32"
+
+    @jax.jit
+    def write(y, x):
+        y[0] = 5
+        return y * x
+
+    assert write(weak, x).dtype == "bfloat16" and weak.tolist() == [5, 1, 1]
+
+
+def test_wrong_calls_raise_the_builtin_errors_that_jax_and_numpy_raise():
+    x = jnp.ones((2, 3))
+    for call, builtin in (
+        (lambda: jax.lax.add(x, x[0]), TypeError),
+        (lambda: jnp.reshape(x, 7), TypeError),
+        (lambda: jnp.clip(1j * x, max=x), ValueError),
+        (lambda: jnp.pad(x, 1, "constant", end_values=2), ValueError),
+        (lambda: jnp.tensordot(x, x[0], axes=2), TypeError),
+        (lambda: jnp.array([1.0, None]), ValueError),
+        (lambda: jnp.array(2**31), OverflowError),
+        (lambda: jax.make_ir(lambda x: x[1.5])(x), TypeError),
+        (lambda: jnp.arange(3 + 0j), ValueError),
+        (lambda: jax.make_ir(lambda: jnp.arange(0, 5, 1j))(), ValueError),
+    ):
+        with pytest.raises(jax.errors.FunctxError) as caught:
+            call()
+        assert isinstance(caught.value, builtin), caught.value
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_functions_take_the_arguments_that_those_of_jax_and_numpy_take():
+    struct = jax.ShapeDtypeStruct((2,), "int32")
+    assert jnp.ones_like(struct).tolist() == [1, 1] and jnp.full_like(struct, 3).dtype == "int32"
+    assert jax.lax.full_like(struct, 2).tolist() == [2, 2]
+    x = onp.arange(6.0).reshape(2, 3)
+    index = onp.array([[1], [2]])
+    expected = jnp.take_along_axis(x, index, 1)
+    assert (jnp.take_along_axis(x, index, 1, mode="one_hot") == expected).all()
+
+    def fill(vector, widths, axis, options):
+        vector[: widths[0]] = options["value"] + axis
+        vector[len(vector) - widths[1] :] = -1
+        return vector
+
+    onp.testing.assert_array_equal(
+        jnp.pad(x, ((1, 2), (0, 1)), fill, value=7), onp.pad(x, ((1, 2), (0, 1)), fill, value=7)
+    )
+    for join in ("r_", "c_"):
+        for key in ("r", "c", "-1", "0,2", "0,2,0", "0,4,-1"):
+            for parts in (([1, 2], [3, 4]), (x, x + 1)):
+                onp.testing.assert_array_equal(
+                    getattr(jnp, join)[(key, *parts)], getattr(onp, join)[(key, *parts)]
+                )

@@ -31,19 +31,14 @@ from functx.core.program import (
 )
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
-from functx.core.tracer import is_variable
+from functx.core.tracer import abstractify, is_variable
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Flags, Function, PyTree, Value
 from functx.ops.autodiff import Detach, WithValue
 from functx.transforms.aliasing import ROW_MAJOR, find_memory_layout
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.dce import with_io
-from functx.transforms.tracing_api import (
-    TracedFunction,
-    abstractify,
-    function_tracer,
-    has_aval,
-)
+from functx.transforms.tracing_api import TracedFunction, function_tracer, has_aval
 
 
 def analyze(

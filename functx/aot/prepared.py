@@ -29,7 +29,7 @@ from functx.core.masks import inexact_mask
 from functx.core.program import Atom, Equation, Part, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.tracer import Tracer
+from functx.core.tracer import Tracer, abstractify
 from functx.core.tracing import program_part
 from functx.core.typing import Function, PyTree, Value
 from functx.ops.views import Copy, Write
@@ -37,7 +37,7 @@ from functx.passes.memory_planning import JointProgram
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.make_ir import copy_host_array, functionalize, make_ir
-from functx.transforms.tracing_api import TracedFunction, abstractify
+from functx.transforms.tracing_api import TracedFunction
 
 
 def fn_input_mutations_to_outputs(fun: Function, meta: Meta) -> Callable[..., tuple[Any, ...]]:

@@ -75,7 +75,7 @@ def _current_source() -> Source | None:
     return user_source(3)
 
 
-class ShapeError(FunctxError, ValueError):
+class ShapeError(FunctxError, ValueError, TypeError):
     """Shapes do not fit each other or the operation.
 
     Smallest failing code: `functx.numpy.ones(3) + functx.numpy.ones(4)`.
@@ -83,7 +83,7 @@ class ShapeError(FunctxError, ValueError):
     """
 
 
-class DTypeError(FunctxError, TypeError):
+class DTypeError(FunctxError, TypeError, ValueError):
     """A dtype does not fit the operation, or two dtypes do not fit each other.
 
     Smallest failing code: `functx.numpy.arange(3) << 1.5`.
@@ -91,7 +91,7 @@ class DTypeError(FunctxError, TypeError):
     """
 
 
-class ArgumentError(FunctxError, TypeError):
+class ArgumentError(FunctxError, TypeError, ValueError):
     """A function was given an argument of a type that it does not take.
 
     Smallest failing code: `functx.numpy.sin("one")`.
@@ -99,7 +99,7 @@ class ArgumentError(FunctxError, TypeError):
     """
 
 
-class ValueRangeError(FunctxError, ValueError):
+class ValueRangeError(FunctxError, ValueError, TypeError, OverflowError):
     """An argument has a value outside the range that the function takes.
 
     Smallest failing code: `functx.numpy.linspace(0, 1, -3)`.
@@ -115,7 +115,7 @@ class IntegerRangeError(ValueRangeError, OverflowError):
     """
 
 
-class AxisError(FunctxError, ValueError, IndexError):
+class AxisError(FunctxError, ValueError, IndexError, TypeError):
     """An axis does not exist in the array, or is named twice.
 
     Smallest failing code: `functx.numpy.sum(functx.numpy.ones(3), axis=1)`.
@@ -123,7 +123,7 @@ class AxisError(FunctxError, ValueError, IndexError):
     """
 
 
-class IndexingError(FunctxError, IndexError):
+class IndexingError(FunctxError, IndexError, TypeError, ValueError):
     """An index does not fit the array that it indexes.
 
     Smallest failing code: `functx.numpy.ones(3)[5]` inside a traced function.

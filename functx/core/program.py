@@ -48,6 +48,11 @@ class Literal:
         # By text, since nan is unequal to itself and -0.0 equals 0.0.
         self.key = (repr(value), aval)
 
+    @property
+    def val(self) -> Any:
+        """The value, by the name that a literal of a jaxpr gives it."""
+        return self.value
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Literal) and self.key == other.key
 
@@ -107,6 +112,21 @@ class Equation:
         from functx.core.program_editing import new_equation
 
         return new_equation(primitive, inputs, source)
+
+    @property
+    def invars(self) -> list[Atom]:
+        """The inputs, by the name that an equation of a jaxpr gives them."""
+        return self.inputs
+
+    @property
+    def outvars(self) -> list[Var]:
+        """The outputs, by the name that an equation of a jaxpr gives them."""
+        return self.outputs
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the primitive by name."""
+        return {name: getattr(self.primitive, name) for name in self.primitive.fields}
 
     def replace(self, **changes: object) -> Equation:
         """This equation with some of its fields replaced."""
@@ -200,6 +220,36 @@ class Program:
     def out_avals(self) -> list[ShapedArray]:
         """The avals of the outputs."""
         return [atom.aval for atom in self.outputs]
+
+    @property
+    def jaxpr(self) -> Program:
+        """The program itself, so that readers of a `ClosedJaxpr` can read it."""
+        return self
+
+    @property
+    def eqns(self) -> list[Equation]:
+        """The equations, by the name that a jaxpr gives them."""
+        return self.equations
+
+    @property
+    def invars(self) -> list[Var]:
+        """The inputs that calls pass, by the name that a jaxpr gives them."""
+        return self.inputs[: len(self.inputs) - len(self.captured)]
+
+    @property
+    def constvars(self) -> list[Var]:
+        """The inputs that stand for captured values, by the name that a jaxpr gives them."""
+        return self.inputs[len(self.inputs) - len(self.captured) :]
+
+    @property
+    def consts(self) -> list[Any]:
+        """The captured values, by the name that a jaxpr gives them."""
+        return self.captured
+
+    @property
+    def outvars(self) -> list[Atom]:
+        """The outputs, by the name that a jaxpr gives them."""
+        return self.outputs
 
     def input_names(self) -> list[str] | None:
         """The names of the inputs: those of `in_names()`, then `c0`, `c1`, ...; None without `in_names`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array as buffer_array
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
@@ -91,12 +92,36 @@ class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy
         return hash(self.item())
 
 
+class _DeviceArrayType(type):
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, jax.Array) or type(x) in FUNCTX_ARRAY_TYPES or is_wrapper(x)
+
+
+class Array(metaclass=_DeviceArrayType):
+    """The type of arrays for annotations and `isinstance`: `jax.Array`s, traced arrays, and `ndarray`s of functx.
+
+    A plain NumPy array is none, as in JAX.
+
+    >>> import functx
+    >>> x = functx.numpy.ones(3)
+    >>> isinstance(x, functx.Array), isinstance(functx.jit(functx.numpy.sin)(x), functx.Array)
+    (True, True)
+    """
+
+    __module__ = "functx"
+
+
 class WeakNdarray(ndarray):
     """An array of a weak dtype, as functions of Python numbers return."""
 
     __module__ = "functx.numpy"
     __slots__ = ()
     weak_type = True
+    exist = False
+    """Whether the program has made one; only then do jitted functions look for them."""
+
+    def __array_finalize__(self, source: object) -> None:
+        WeakNdarray.exist = True
 
     def __reduce__(self) -> tuple[object, ...]:
         return as_ndarray(self).__reduce__()
@@ -474,25 +499,48 @@ def aval_of(x: Any) -> ShapedArray:
     )
 
 
+def from_jax_protocol(x: Any) -> Any:
+    """The array of an object that has the method `__jax_array__`; anything else unchanged."""
+    if not hasattr(type(x), "__jax_array__") or isinstance(x, jax.core.Tracer) or is_wrapper(x):
+        return x
+    return x.__jax_array__()
+
+
 def as_known_array(x: Any) -> Any:
     """An array of another library, such as a column of pandas, as a NumPy array; anything else unchanged.
 
-    So is one whose elements are no numbers.
+    So is one whose elements are no numbers. An object with `__jax_array__` gives the result of that.
     """
     kind = type(x)
-    if (
-        kind in plain_types
-        or not hasattr(kind, "__array__")
-        or isinstance(x, (Tracer, np.ndarray, np.generic))
-        or hasattr(x, "aval")
-        or is_wrapper(x)
-    ):
-        return x
+    if not isinstance(x, (bytearray, memoryview, buffer_array)):
+        is_array = isinstance(x, (Tracer, np.ndarray, np.generic)) or is_wrapper(x)
+        if kind in plain_types or is_array:
+            return x
+        if hasattr(kind, "__jax_array__"):
+            return from_jax_protocol(x)
+        if not hasattr(kind, "__array__") or hasattr(x, "aval"):
+            return x
     try:
-        array = np.asarray(x)
+        known = np.asarray(x)
     except (RuntimeError, TypeError, ValueError):
         return x
-    return array if array.dtype in SHORT_NAMES else x
+    return known if known.dtype in SHORT_NAMES else x
+
+
+def abstractify(x: Any) -> ShapedArray:
+    """The aval of an array, a number, or anything with a shape and a dtype."""
+    if type(x) is ShapedArray:
+        return x
+    try:
+        return aval_of(x)
+    except ArgumentError:
+        x = as_known_array(backend.raw_key_data(x))
+        if isinstance(x, np.ndarray):
+            return aval_of(x)
+        if hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(type(x), "__array__"):
+            weak = bool(getattr(x, "weak_type", False))
+            return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)
+        raise
 
 
 def _argument_fix(x: object) -> str:

@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, ExportError, ValueRangeError, type
 from functx.core.generator_state import GeneratorState
 from functx.core.printing import variable_names
 from functx.core.program import Program
-from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, is_variable
+from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, abstractify, is_variable
 from functx.core.typing import Function, PyTree
 from functx.export.archives import Contents, Interface
 from functx.export.exported import Exported
@@ -21,7 +21,6 @@ from functx.export.signature import Signature, output_names
 from functx.nn.module import Module
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.make_ir import FunctionalizedFunction
-from functx.transforms.tracing_api import abstractify
 
 PASS_AS_ARGUMENT = "Pass it as an argument."
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

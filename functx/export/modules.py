@@ -17,7 +17,7 @@ from functx.core.errors import ArgumentError, ExportError, type_name
 from functx.core.masks import indices_where
 from functx.core.program import Equation, Part, Program
 from functx.core.program_editing import replace_program_fields
-from functx.core.tracer import aval_of, is_variable
+from functx.core.tracer import abstractify, aval_of, is_variable
 from functx.core.tree import TreeDefWithStatic
 from functx.core.types import is_complex, is_floating, is_inexact
 from functx.core.typing import Flags, PyTree
@@ -38,7 +38,7 @@ from functx.nn.module import Module
 from functx.transforms.aliasing import shared_buffers
 from functx.transforms.argument_names import argument_names
 from functx.transforms.dce import with_io
-from functx.transforms.tracing_api import abstractify, has_aval
+from functx.transforms.tracing_api import has_aval
 
 
 def module(

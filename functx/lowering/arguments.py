@@ -22,14 +22,13 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.tracer import Tracer, aval_of
+from functx.core.tracer import Tracer, abstractify, aval_of
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayLike, Function, PyTree, Values
 from functx.lowering.captured_arrays import read_hidden_states, write_back_call
 from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.lowering.recompilation import code_of_function
 from functx.transforms.argument_names import InputNames, copy_function_metadata, function_name
-from functx.transforms.tracing_api import abstractify
 
 ArgNames = str | Sequence[str] | None
 ArgNums = int | Sequence[int] | None

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from weakref import WeakSet, proxy
 
 import jax
+import numpy as np
 
 from functx.core import tree
 from functx.core.backend import backend
@@ -39,17 +40,21 @@ from functx.core.source_info import named_scopes
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracer import (
     Tracer,
+    WeakNdarray,
+    abstractify,
     as_known_array,
+    as_numpy_array,
     check_no_escaped_tracers,
     current_builder,
     is_jax_tracer,
     is_variable,
+    ndarray,
     recording_operand,
     variables,
 )
 from functx.core.tracing import StepNeeded
 from functx.core.tree import TreeDef
-from functx.core.types import x64_enabled
+from functx.core.types import canonical_dtype, x64_enabled
 from functx.core.typing import Avals, Function, PyTree
 from functx.core.wrappers import wrapper_types
 from functx.lowering import jax_bridge
@@ -75,6 +80,7 @@ from functx.lowering.execution import current_target
 from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
 from functx.lowering.state_arguments import KEYWORD, StateArguments, taking_state
+from functx.ops.conversion import convert_element_type
 from functx.passes.pipeline import Stage, run_passes
 from functx.transforms.aliasing import (
     ROW_MAJOR,
@@ -95,7 +101,7 @@ from functx.transforms.call_primitive import Call
 from functx.transforms.dce import drop_unused_inputs
 from functx.transforms.make_ir import eval_shape
 from functx.transforms.replayed_draws import has_replays
-from functx.transforms.tracing_api import TracedFunction, abstractify, avals_of, trace_function
+from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 
 def jit(
@@ -195,7 +201,8 @@ def jit(
                     hidden: tuple[PyTree, ...] = captured.arguments
                     if get_options().modes or compiled.modules:
                         hidden = compiled.hidden_arguments()
-                    return dispatch(hidden, *args, **kwargs)
+                    passed = keep_weak(args, kwargs) if WeakNdarray.exist else (args, kwargs)
+                    return dispatch(hidden, *passed[0], **passed[1])
                 except Retrace as retrace:
                     retrace.prepare((args, kwargs))
                     if compiled.captures_variables:
@@ -445,7 +452,8 @@ class JittedFunction:
             strides = tuple(argument_strides(leaves)) if self.layout_dependent else ()
             memory = MemoryLayout(tuple(shared_buffers(leaves)), strides=strides)
         hidden = self.hidden_arguments(memory, returns)
-        out, new = self.dispatch(hidden, *args, **kwargs)
+        passed = keep_weak(args, kwargs)
+        out, new = self.dispatch(hidden, *passed[0], **passed[1])
         write_back_call(leaves, hidden[0], new)
         return out
 
@@ -686,6 +694,31 @@ class JittedFunction:
             self.with_state.clear_cache()
         self.captured.positions_by_key.clear()
         self.verified.clear()
+
+
+def keep_weak(args: PyTree, kwargs: PyTree) -> tuple[Any, Any]:
+    """The arguments with `jax.Array`s for arrays of weak dtypes, which JAX takes for strong ones."""
+    if not kwargs and STRONG_TYPES.issuperset(map(type, args)):
+        return args, kwargs
+    # JAX's function is the fastest one, and leaves of wrappers are never weak.
+    if WeakNdarray not in map(type, jax.tree.leaves((args, kwargs))):
+        STRONG_TYPES.update([type(x) for x in args if isinstance(x, jax.Array)])
+        return args, kwargs
+    return tree.map(as_weak_jax_array, (args, kwargs))  # type: ignore[no-any-return]
+
+
+STRONG_TYPES: set[type] = {np.ndarray, ndarray, bool, int, float, complex}
+"""Types of arguments that hold no arrays of weak dtypes; those of `jax.Array`s are added when met."""
+
+
+def as_weak_jax_array(x: Any) -> Any:
+    """An array of a weak dtype as a `jax.Array`, or as a Python number; anything else unchanged."""
+    if type(x) is not WeakNdarray:
+        return x
+    number = x.item() if not x.ndim else 0
+    if not x.ndim and canonical_dtype(type(number)) == x.dtype:
+        return number
+    return convert_element_type(jax.device_put(as_numpy_array(x)), x.dtype, weak=True)
 
 
 def is_disabled() -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
+import jax
 import numpy as np
 
 from functx import ops
@@ -18,6 +19,7 @@ from functx.core.tracer import (
     FUNCTX_ARRAY_TYPES,
     HOST_ARRAY_TYPES,
     Tracer,
+    abstractify,
     as_known_array,
     as_ndarray,
     aval_of,
@@ -272,7 +274,7 @@ def full_like(
 ) -> Value:
     """An array with the shape and dtype of `a`, unless given, filled with `fill_value`."""
     a = asarray(a) if isinstance(a, (list, tuple)) else a
-    aval = aval_of(a)
+    aval = abstractify(a)
     target_shape = aval.shape if shape is None else canonical_shape(shape)
     target_dtype = aval.dtype if dtype is None else canonical_dtype(dtype)
     if type(fill_value) in PYTHON_SCALARS:
@@ -288,7 +290,7 @@ def _matching_array_type(like: ArrayOrList, make: Callable[[], Value]) -> Value:
     """The array that `make` returns, as a JAX array outside a trace if `like` is one."""
     if (
         current_builder.get() is not None
-        or isinstance(like, (np.ndarray, np.generic))
+        or isinstance(like, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
         or (type(like) in PYTHON_SCALARS)
     ):
         return make()
@@ -355,6 +357,8 @@ def arange(
     if stop is None:
         start, stop = 0 if isinstance(start, (int, np.integer)) else type(start)(0), start
     step = 1 if step is None else step
+    if any([isinstance(x, (complex, np.complexfloating)) for x in (start, stop, step)]):
+        raise DTypeError(f"arange: the bounds must be real; got {start}, {stop} and {step}")
     result_dtype = (
         canonical_dtype(dtype) if dtype is not None else promoted_dtype(start, stop, step)[0]
     )

@@ -200,17 +200,16 @@ class _JoiningIndexer:
         if items and isinstance(items[0], str):
             text = items.pop(0)
             if text in ("r", "c"):
-                matrix, ndmin = text, 2
+                matrix = text
             else:
                 axis, ndmin, start = self._directive(text)
         if not items:
             raise ValueRangeError(f"{self.name}[...]: there must be arrays to join; got {key!r}")
-        are_vectors = all(
-            [isinstance(x, slice) or aval_of(ensure_array(x)).ndim < 2 for x in items]
-        )
         arrays = promote(*[self._array(item, ndmin, start) for item in items])
-        joined = concatenate(list(arrays), 1 if matrix and are_vectors else axis)
-        return joined.T if matrix == "c" and are_vectors else joined
+        joined = concatenate(list(arrays), axis)
+        if not matrix or aval_of(joined).ndim > 1:
+            return joined
+        return shapes.expand_dims(joined, 0 if matrix == "r" else 1)
 
     def _directive(self, text: str) -> tuple[int, int, int]:
         try:

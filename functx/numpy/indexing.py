@@ -371,8 +371,11 @@ def take_along_axis(
 
     `arr` and `indices` have the same number of dimensions, and broadcast along all axes but
     `axis`; both are flattened if it is None. `mode` is as in `take`. With `wrap_negative_indices`, as by
-    default, negative indices count from the end.
+    default, negative indices count from the end. The mode "one_hot" gives zero for a traced index out of
+    bounds.
     """
+    if mode == "one_hot":
+        mode, fill_value = "fill", 0
     x, indices, axis = _along_axis_operands("take_along_axis", arr, indices, axis)
     options = _take_options(mode, indices)
     if wrap_negative_indices is not None:

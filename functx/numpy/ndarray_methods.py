@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.backend import backend
 from functx.core.tracer import (
     FUNCTX_ARRAY_TYPES,
     Tracer,
@@ -211,6 +212,20 @@ def _view(
 _builtin_type = type
 
 
+def _block_until_ready(self: ndarray) -> ndarray:
+    """The array itself, whose value is known."""
+    return self
+
+
+def _define_device_attribute(name: str) -> None:
+    """Define the attribute `name` of ndarray: that of the `jax.Array` that JAX's functions make of it."""
+
+    def read(self: ndarray) -> Any:
+        return getattr(jax.device_put(as_numpy_array(self)), name)
+
+    setattr(ndarray, name, property(read, doc=f"`{name}` of the array on the default device."))
+
+
 _NUMPY_METHODS = "reshape transpose ravel flatten squeeze swapaxes diagonal copy fill resize"
 """Methods that are NumPy's own outside a trace, since their results are views or of its memory."""
 _TRACER_METHODS = (
@@ -219,6 +234,11 @@ _TRACER_METHODS = (
     "partition prod ptp put repeat round searchsorted sort std sum take trace var"
 )
 """Methods that are those of traced arrays."""
+_DEVICE_ATTRIBUTES = (
+    "addressable_data addressable_shards committed copy_to_host_async devices global_shards "
+    "is_deleted is_fully_addressable is_fully_replicated is_ready sharding"
+)
+"""Attributes of a `jax.Array` that say where it lies."""
 _fun: Any
 for _name, _fun in OPERATORS.items():
     _define_ndarray_operator(_name, _fun, f"__r{_name}__")
@@ -232,6 +252,8 @@ for _name in _NUMPY_METHODS.split():
     _define_numpy_method(_name)
 for _name in ("T", "mT", "real", "imag"):
     _define_numpy_property(_name)
+for _name in _DEVICE_ATTRIBUTES.split():
+    _define_device_attribute(_name)
 for _name in _TRACER_METHODS.split():
     setattr(ndarray, _name, getattr(Tracer, _name))
 for _name, _fun in {
@@ -239,5 +261,7 @@ for _name, _fun in {
     "__setitem__": _setitem,
     "astype": _astype,
     "view": _view,
+    "aval": property(lambda self: backend.jax_aval(aval_of(self)), doc="JAX's aval of the array."),
+    "block_until_ready": _block_until_ready,
 }.items():
     setattr(ndarray, _name, _fun)

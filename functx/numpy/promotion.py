@@ -18,6 +18,7 @@ from functx.core.tracer import (
     aval_of,
     current_builder,
     evaluate_binary_on_host,
+    from_jax_protocol,
     is_variable,
 )
 from functx.core.tracing import bind
@@ -37,7 +38,7 @@ def operand(x: ArrayOrList) -> Value:
         return asarray(x)
     if type(x) is np.ndarray and current_builder.get() is None:
         return as_ndarray(x)
-    return x  # type: ignore[return-value]
+    return from_jax_protocol(x)  # type: ignore[no-any-return]
 
 
 def copy_if_same_memory(out: Value, x: ArrayOrList) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -358,7 +358,7 @@ def resize(a: ArrayOrList, new_shape: ShapeLike) -> Value:
 def pad(
     array: ArrayOrList,
     pad_width: ArrayOrList | dict[int, Any],
-    mode: str = "constant",
+    mode: str | Callable[..., Any] = "constant",
     **kwargs: ArrayOrList,
 ) -> Value:
     """`array` with `pad_width` elements added before and after along each axis.
@@ -368,19 +368,21 @@ def pad(
     outermost element), "reflect" and "symmetric" (mirrored without and with the outermost
     element; with `reflect_type="odd"`, twice the outermost element minus these), "wrap" (from the
     other end), "linear_ramp" (towards `end_values`, by default 0), "empty" (any value), and
-    "maximum", "minimum", "mean" and "median" (of the `stat_length` outermost elements).
+    "maximum", "minimum", "mean" and "median" (of the `stat_length` outermost elements). A function
+    `mode(vector, widths, axis, kwargs)` of each vector with its zeros changes it, or returns another.
     """
     array = ensure_array(array)
     aval = aval_of(array)
+    by_function = callable(mode)
     allowed = _PAD_OPTIONS.get(mode) if isinstance(mode, str) else None
-    if allowed is None:
+    if allowed is None and not by_function:
         raise ValueRangeError(f"pad: mode must be one of {', '.join(_PAD_OPTIONS)}; got {mode!r}")
-    if not kwargs.keys() <= allowed:
+    if allowed is not None and not kwargs.keys() <= allowed:
         raise ArgumentError(
             f"pad: the mode {mode!r} takes {' or '.join(map(repr, allowed)) or 'no option'}; got "
             f"{', '.join(map(repr, kwargs))}"
         )
-    reflect_type = kwargs.get("reflect_type", "even")
+    reflect_type = "even" if by_function else kwargs.get("reflect_type", "even")
     if reflect_type not in ("even", "odd"):
         raise ValueRangeError(f"pad: reflect_type must be 'even' or 'odd'; got {reflect_type!r}")
     if isinstance(pad_width, dict):
@@ -392,6 +394,8 @@ def pad(
     ]
     if any(n < 0 for pair in widths for n in pair):
         raise ValueRangeError(f"pad: widths must not be negative; got {pad_width}")
+    if callable(mode):
+        return _pad_by_function(_pad_constant(array, widths, 0), widths, mode, kwargs)
     if mode in ("constant", "empty"):
         return _pad_constant(array, widths, kwargs.get("constant_values", 0))
     lengths = _pairs_per_axis(kwargs.get("stat_length"), aval.ndim, "lengths")
@@ -445,6 +449,26 @@ def _pairs_per_axis(value: object, ndim: int, what: str) -> list[tuple[Any, Any]
             f"got {value}"
         )
     return [(pair[0], pair[-1]) for pair in pairs]
+
+
+def _pad_by_function(
+    padded: Value,
+    widths: Sequence[tuple[int, int]],
+    fill: Callable[..., Any],
+    options: dict[str, Any],
+) -> Value:
+    """`padded` with each vector along each axis changed by `fill(vector, widths, axis, options)`."""
+    from functx.numpy.vectorization import apply_along_axis
+
+    for axis, pair in enumerate(widths):
+
+        def changed(vector: Value, pair: tuple[int, int] = pair, axis: int = axis) -> Value:
+            vector = copy_array(vector)
+            returned = fill(vector, pair, axis, options)
+            return vector if returned is None else returned
+
+        padded = apply_along_axis(changed, axis, padded)
+    return padded
 
 
 def _pad_constant(array: Value, widths: list[tuple[int, int]], values: ArrayOrList) -> Value:

@@ -16,7 +16,7 @@ from functx.core.functionalization import reshape_strides
 from functx.core.primitive import LinearInput, View, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, i32, sample
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, abstractify, aval_of, current_builder
 from functx.core.types import DType, ShapedArray, canonical_dtype, kind
 from functx.core.typing import (
     ArrayLike,
@@ -395,7 +395,7 @@ def full_like(
 
     It is weakly typed if `x` is and no `dtype` is given.
     """
-    aval = aval_of(x)
+    aval = abstractify(x)
     value = _fill_scalar(fill_value, aval.dtype if dtype is None else dtype)
     if dtype is None and aval.weak_type:
         value = ops.convert_element_type(value, aval.dtype, weak=True)

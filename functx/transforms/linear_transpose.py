@@ -26,7 +26,7 @@ from functx.core.rewriting import (
     rewrite_by_structure,
 )
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import abstractify, aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, kind
 from functx.core.typing import Avals, Cotangent, Function, PyTree, Value, Values
@@ -41,7 +41,7 @@ from functx.transforms.dce import RemoveEffects, used_variables, varied
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.reverse_mode import CotangentSums, transpose_equations, transpose_operand
 from functx.transforms.rule_checks import find_nonlinear_term
-from functx.transforms.tracing_api import abstractify, trace_function
+from functx.transforms.tracing_api import trace_function
 
 
 @api_boundary

@@ -15,13 +15,13 @@ from functx.core.primitive import View
 from functx.core.program import Equation, Program
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.tracebacks import api_boundary
-from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, current_builder
+from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, abstractify, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.ops.views import Copy
 from functx.transforms.argument_names import check_callable, copy_function_metadata, wrap_transform
 from functx.transforms.decompose import decompose
-from functx.transforms.tracing_api import TracedFunction, abstractify, avals_of, trace_function
+from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 _REMOVE_OPTIONS = {
     "mutations": "writes become new values",

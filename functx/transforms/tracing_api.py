@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
@@ -28,7 +26,7 @@ from functx.core.rewriting import apply
 from functx.core.source_info import is_raise_instruction, line_text, source_line, traceback_source
 from functx.core.tracer import Tracer, as_known_array, aval_of, current_builder, variables
 from functx.core.tracing import trace
-from functx.core.types import ShapedArray, canonical_dtype
+from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Avals, Dim, Flags, Function, PyTree, Value, Values
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
@@ -369,22 +367,6 @@ def has_aval(x: object) -> bool:
     except ArgumentError:
         return False
     return True
-
-
-def abstractify(x: Any) -> ShapedArray:
-    """The aval of an array, a number, or anything with a shape and a dtype."""
-    if type(x) is ShapedArray:
-        return x
-    try:
-        return aval_of(x)
-    except ArgumentError:
-        x = as_known_array(backend.raw_key_data(x))
-        if isinstance(x, np.ndarray):
-            return aval_of(x)
-        if hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(type(x), "__array__"):
-            weak = bool(getattr(x, "weak_type", False))
-            return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)
-        raise
 
 
 def raise_foreign_code_error(error: Exception) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, SchemaError, type_name
 from functx.core.source_info import unwrap_function
-from functx.core.tracer import Tracer
+from functx.core.tracer import Array, Tracer
 from functx.core.typing import Function
 from functx.custom.operators.schema import (
     ARRAY,
@@ -35,6 +35,7 @@ UNKNOWN = "unknown"
 
 _BASE_OF_ANNOTATION: dict[Annotation, str] = {
     jax.Array: ARRAY,
+    Array: ARRAY,
     np.ndarray: ARRAY,
     Tracer: ARRAY,
     int: "int",
