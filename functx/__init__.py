@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 # JAX's own names about devices, settings, types and profiling.
+from jax import Array as Array
 from jax import Device as Device
 from jax import NamedSharding as NamedSharding
 from jax import P as P
@@ -80,15 +81,11 @@ with _garbage_collection.paused_for_import():
     from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
     from functx.core.primitive import Primitive
     from functx.core.program import Program
-
-    if not _TYPE_CHECKING:
-        from functx.core.tracer import Array as Array
     from functx.core.tracebacks import install_excepthook as _filter_tracebacks
+    from functx.core.tracer import Array as Array  # type: ignore[assignment]
     from functx.core.types import ShapedArray, float0
 
 if _TYPE_CHECKING:
-    from jax import Array as Array
-
     from functx import (
         ad_checkpoint,
         aot,
