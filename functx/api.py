@@ -23,13 +23,21 @@ with _garbage_collection.paused_for_import():
     from functx.transforms.decompose import decompose
     from functx.transforms.grad import grad, grad_and_value, value_and_grad
     from functx.transforms.jacobian import hvp, jacfwd, jacrev
+    from functx.transforms.jet import jet, taylor
     from functx.transforms.jvp import jvp, linearize, vjp
+    from functx.transforms.laplacian import (
+        biharmonic,
+        differential_operator,
+        laplacian,
+        value_grad_and_laplacian,
+    )
     from functx.transforms.linear_transpose import linear_transpose
     from functx.transforms.make_ir import eval_shape, functionalize, make_ir, make_jaxpr, trace
     from functx.transforms.vmap import vmap
 
 __all__ = [
     "ArrayWrapper",
+    "biharmonic",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
@@ -39,6 +47,7 @@ __all__ = [
     "custom_vjp",
     "custom_vmap",
     "decompose",
+    "differential_operator",
     "effects_barrier",
     "eval_shape",
     "functionalize",
@@ -52,8 +61,10 @@ __all__ = [
     "jacfwd",
     "jacobian",
     "jacrev",
+    "jet",
     "jit",
     "jvp",
+    "laplacian",
     "linear_transpose",
     "linearize",
     "make_ir",
@@ -63,8 +74,10 @@ __all__ = [
     "pure_callback",
     "remat",
     "stop_gradient",
+    "taylor",
     "trace",
     "value_and_grad",
+    "value_grad_and_laplacian",
     "vjp",
     "vmap",
 ]

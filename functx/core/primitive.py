@@ -390,6 +390,13 @@ class Primitive(metaclass=_PrimitiveType):
         """
         raise self.missing_rule_error("jvp")
 
+    jet: ClassVar[Callable[..., Any] | None] = None
+    """Optional `jet(self, evaluator, *args)`: the `Series` of the output, from those of the operands.
+
+    None for operands that it does not support. `evaluator`, a `SeriesEvaluator`, has the products and
+    quotients of series. Without this rule, Taylor coefficients follow from `jvp`.
+    """
+
     @rule
     def transpose(self, ct: Cotangent, *args: Value | LinearInput) -> Sequence[Cotangent]:
         """The cotangent of each linear operand, given the cotangent of the output.

@@ -49,6 +49,7 @@ from functx.ops.operands import (
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.transforms.series import Series, SeriesEvaluator
 
 BOOL = np.dtype("bool")
 
@@ -142,6 +143,9 @@ class Mul(Binary):
     def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         return mul(t, y if i == 0 else x)
 
+    def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
+        return evaluator.product(self, x, y)
+
     def preserves_zero(self, i: int, x: Value, y: Value) -> bool:
         return is_finite_literal(y if i == 0 else x)
 
@@ -171,6 +175,9 @@ class Div(Binary):
     def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         # d(x / y) = dx / y - out * dy / y
         return div(t, y) if i == 0 else neg(div(mul(t, out), y))
+
+    def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
+        return evaluator.quotient(self, x, y)
 
     def preserves_zero(self, i: int, x: Value, y: Value) -> bool:
         return i == 0 and is_finite_literal(y, but_zero=True)

@@ -54,6 +54,7 @@ from functx.ops.operands import (
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.transforms.series import Series, SeriesEvaluator
 
 
 class DotGeneral(Primitive):
@@ -118,6 +119,9 @@ class DotGeneral(Primitive):
         terms = [self(dx, y)] if dx is not None else []
         terms += [self(x, dy)] if dy is not None else []
         return self(x, y), terms[0] if len(terms) == 1 else ops.add(*terms)
+
+    def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
+        return evaluator.product(self, x, y)
 
     def transpose(self, ct: Value, x: Value, y: Value) -> Cotangents:
         if is_linear_input(x):

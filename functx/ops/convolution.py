@@ -26,6 +26,7 @@ from functx.ops.windows import Pairs, Window
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
+    from functx.transforms.series import Series, SeriesEvaluator
 
 DimSpec = Dims
 """The dimensions of an array in the order of their roles: two leading ones, then space."""
@@ -148,6 +149,9 @@ class Convolution(Primitive):
         terms = [self(dx, k)] if dx is not None else []
         terms += [self(x, dk)] if dk is not None else []
         return self(x, k), terms[0] if len(terms) == 1 else ops.add(*terms)
+
+    def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
+        return evaluator.product(self, x, y)
 
     def transpose(self, ct: Value, x: Value, k: Value) -> Sequence[Cotangent]:
         if is_linear_input(x):

@@ -48,9 +48,10 @@ from functx.transforms.dce import (
     state_operand,
     with_programs,
 )
-from functx.transforms.forward_mode import Linearize
+from functx.transforms.forward_mode import Linearize, canonicalize_for_ad
 from functx.transforms.linear_transpose import transpose_call
 from functx.transforms.reverse_mode import trace_vjp_split
+from functx.transforms.series import Series, SeriesEvaluator, run_jet_programs
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:
@@ -179,6 +180,16 @@ class ProgramCall(HasPrograms, abstract=True):
         self, sets: SparsityAnalysis, *operands: DependentOperand
     ) -> Sequence[DependentOperand]:
         return sets.run(self.program, operands)
+
+    def jet(self, evaluator: SeriesEvaluator, *args: Series) -> list[Series]:
+        if any(x.is_shifted for x in args):
+            return evaluator.evaluate(canonicalize_for_ad(self.program, "jvp", "jet"), args)
+
+        def run(programs: Sequence[Program], operands: list[Value]) -> Values:
+            outs: Values = self.with_program(programs[0])(*operands)
+            return outs
+
+        return run_jet_programs(evaluator, [self.program], args, run)
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
 from functx import ops
 from functx.core.masks import run_rule, scatter_where, select_where
@@ -157,6 +158,8 @@ class JVPRewrite(Rewrite[Program]):
     """
 
     varying: tuple[bool, ...]
+    terms: ClassVar[int] = 1
+    """The number of tangents of each varying input."""
 
     def __call__(self, program: Program) -> Program:
         varying = select_where(program.in_avals, self.varying)

@@ -81,6 +81,7 @@ from functx.transforms.dce import (
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.series import Series, SeriesEvaluator, run_jet_programs
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
 if TYPE_CHECKING:
@@ -168,6 +169,16 @@ class Cond(HasPrograms, UpdatesInPlace):
             results = Cond(branches)(index, *operands, *operand_tangents)
             outs, out_tangents = results[:count], results[count:]
         return outs, scatter_where(out_tangents, inexact_mask(avals))
+
+    def jet(self, evaluator: SeriesEvaluator, index: Series, *args: Series) -> list[Series] | None:
+        if any(x.is_shifted for x in args):
+            return None
+
+        def run(branches: Sequence[Program], operands: list[Value]) -> Values:
+            outs: Values = Cond(tuple(branches))(index.first.value, *operands)
+            return outs
+
+        return run_jet_programs(evaluator, self.branches, args, run)
 
     def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
         masks = [active_outputs(b, active[1:]) for b in self.branches]

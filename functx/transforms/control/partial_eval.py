@@ -7,16 +7,16 @@ residual where a loop or a `cond` finds its value, so that nothing is stored twi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from functx import ops
 from functx.core.backend import Split
 from functx.core.masks import (
+    T,
     indices_where,
     inexact_mask,
-    scatter_where,
     select_where,
     select_where_not,
     split_list,
@@ -27,7 +27,7 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Avals, Flags, Value
+from functx.core.typing import Avals, Value
 from functx.transforms.dce import (
     RemoveEffects,
     fixed_point,
@@ -39,6 +39,7 @@ from functx.transforms.dce import (
 )
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.linear_transpose import Transpose
+from functx.transforms.series import JetRewrite, groups_where
 
 Programs = TypeVar("Programs", Program, tuple[Program, ...])
 
@@ -408,50 +409,43 @@ class DCEScanBody(Rewrite[tuple[Program, list[int], tuple[int, ...]] | None]):
 class JVPScanBody(Rewrite[Program]):
     """Rewrites a body to one with tangents; those of each group of inputs and outputs follow it.
 
-    `varying` are the inputs, and `out_varying` the outputs, that have tangents.
+    `rewrite` makes the program with tangents or, as a `JetRewrite`, with several coefficients in place of
+    each tangent. `out_varying` are the outputs that have tangents.
     """
 
     consts: int
     carries: int
-    varying: tuple[bool, ...]
+    rewrite: JVPRewrite | JetRewrite
     out_varying: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        jvp_program = cached_rewrite(JVPRewrite(self.varying), program)
-        count, n = len(program.inputs), self.consts + self.carries
-        primals = jvp_program.inputs[:count]
-        tangents = scatter_where(jvp_program.inputs[count:], self.varying)
+        rewrite, k = self.rewrite, self.carries
+        jvp_program = cached_rewrite(rewrite, program)
+        count, n = len(program.inputs), self.consts + k
+        tangents = groups_where(jvp_program.inputs[count:], rewrite.terms, rewrite.varying)
         inputs = [
             v
             for start, end in ((0, self.consts), (self.consts, n), (n, count))
-            for v in [*primals[start:end], *[t for t in tangents[start:end] if t is not None]]
+            for v in [*jvp_program.inputs[start:end], *_concatenated(tangents[start:end])]
         ]
         out_primals = jvp_program.outputs[: len(program.outputs)]
-        out_tangents = _none_unless_marked(
-            program, jvp_program.outputs[len(out_primals) :], self.out_varying
-        )
-        k = self.carries
-        carry_and_y_tangents = [
-            [t for t in group if t is not None] for group in (out_tangents[:k], out_tangents[k:])
+        inexact = inexact_mask(program.out_avals)
+        found = groups_where(jvp_program.outputs[len(out_primals) :], rewrite.terms, inexact)
+        out_tangents = [
+            group if on else [] for group, on in zip(found, self.out_varying, strict=True)
         ]
-        return with_io(
-            jvp_program,
-            inputs,
-            [
-                *out_primals[:k],
-                *carry_and_y_tangents[0],
-                *out_primals[k:],
-                *carry_and_y_tangents[1],
-            ],
-        )
+        outputs = [
+            *out_primals[:k],
+            *_concatenated(out_tangents[:k]),
+            *out_primals[k:],
+            *_concatenated(out_tangents[k:]),
+        ]
+        return with_io(jvp_program, inputs, outputs)
 
 
-def _none_unless_marked(
-    program: Program, tangents: Sequence[Atom], mask: Flags
-) -> list[Atom | None]:
-    """The tangents of the outputs, with None for those that are not in `mask`."""
-    out_tangents = scatter_where(tangents, inexact_mask(program.out_avals))
-    return [t if on else None for t, on in zip(out_tangents, mask, strict=True)]
+def _concatenated(groups: Iterable[Sequence[T | None]]) -> list[T]:
+    """The items of all groups, without None."""
+    return [x for group in groups for x in group if x is not None]
 
 
 def carry_history(initial: Value, after: Value, reverse: bool) -> Value:

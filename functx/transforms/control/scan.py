@@ -73,8 +73,15 @@ from functx.transforms.control.partial_eval import (
     carry_history,
 )
 from functx.transforms.dce import active_outputs, fixed_point, with_io
-from functx.transforms.forward_mode import Linearize
+from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.series import (
+    JetRewrite,
+    ProgramSeries,
+    Series,
+    SeriesEvaluator,
+    groups_where,
+)
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
@@ -195,15 +202,57 @@ class Scan(HasPrograms):
             out_tangents = linear(*dconsts, *invariants, *dcarry, *dxs, *per_step)
             return outs, scatter_where(out_tangents, out_varying)
         body = cached_rewrite(
-            JVPScanBody(self.consts, self.carries, varying, tuple(out_varying)), self.program
+            JVPScanBody(self.consts, self.carries, JVPRewrite(varying), tuple(out_varying)),
+            self.program,
         )
+        outs, out_tangents = self.run_with_tangents(body, primals, (dconsts, dcarry, dxs))
+        return outs, scatter_where(out_tangents, out_varying)
+
+    def run_with_tangents(
+        self, body: Program, primals: Values, tangents: Sequence[Values]
+    ) -> tuple[list[Value], list[Value]]:
+        """The outputs, and their tangents, of a scan of a `body` that is a `JVPScanBody`.
+
+        `tangents` are those of the consts, of the carry, and of `xs`.
+        """
         consts, carry, xs = self.split_operands(primals)
+        dconsts, dcarry, dxs = tangents
         both = self.with_program(body, len(consts) + len(dconsts), len(carry) + len(dcarry))
         results = both(*consts, *dconsts, *carry, *dcarry, *xs, *dxs)
         carries, ys = results[: both.carries], results[both.carries :]
-        n, num_ys = len(carry), len(out_varying) - len(carry)
-        out_tangents = [*carries[n:], *ys[num_ys:]]
-        return [*carries[:n], *ys[:num_ys]], scatter_where(out_tangents, out_varying)
+        n, num_ys = len(carry), len(self.program.outputs) - len(carry)
+        return [*carries[:n], *ys[:num_ys]], [*carries[n:], *ys[num_ys:]]
+
+    def jet(self, evaluator: SeriesEvaluator, *args: Series) -> list[Series] | None:
+        if any(x.is_shifted for x in args):
+            return None
+        varying, out_varying = self.varying([not x.is_constant for x in args])
+        primals, curves = [x.first.value for x in args], evaluator.curves
+
+        def results(terms: int) -> tuple[Values, list[list[Value | None]]]:
+            rewrite = JetRewrite(
+                curves, terms, tuple([(True,) * terms if on else () for on in varying])
+            )
+            body = cached_rewrite(
+                JVPScanBody(self.consts, self.carries, rewrite, tuple(out_varying)), self.program
+            )
+            orders = [
+                evaluator.instantiated(x, terms) if on else []
+                for x, on in zip(args, varying, strict=True)
+            ]
+            consts, carry, xs = self.split_operands(orders)
+            # The axis of the curves, where there is one, follows that of the steps.
+            rows = [[curves.move_axis(c, k, 0, 1) for k, c in enumerate(x, 1)] for x in xs]
+            flat = [[c for x in group for c in x] for group in (consts, carry, rows)]
+            outs, found = self.run_with_tangents(body, primals, flat)
+            coefficients = groups_where(found, terms, out_varying)
+            stacked = [
+                [c if c is None else curves.move_axis(c, k, 1, 0) for k, c in enumerate(y, 1)]
+                for y in coefficients[self.carries :]
+            ]
+            return outs, [*coefficients[: self.carries], *stacked]
+
+        return ProgramSeries(results).outputs(evaluator.out_avals(self, args), out_varying)
 
     def partial_eval(self, rewrite: Split[tuple[Program, Program]]) -> LoopPartialEval:
         """The body split by `rewrite` into a known and an unknown program."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from functx import ops
 from functx.core.backend import Split, backend
@@ -63,6 +63,13 @@ from functx.transforms.dce import (
 )
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.series import (
+    JetRewrite,
+    ProgramSeries,
+    Series,
+    SeriesEvaluator,
+    groups_where,
+)
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
@@ -203,6 +210,32 @@ class While(HasPrograms):
         both = self.with_program(condition, body, len(condition_consts), len(consts) + len(dconsts))
         results = both(*condition_consts, *consts, *dconsts, *carry, *dcarry)
         return outs or results[: len(carry)], scatter_where(results[len(carry) :], out_varying)
+
+    def jet(self, evaluator: SeriesEvaluator, *args: Series) -> list[Series] | None:
+        if any(x.is_shifted for x in args):
+            return None
+        varying, out_varying = self.varying([not x.is_constant for x in args])
+        condition_consts, consts, carry = self.split_operands([x.first.value for x in args])
+
+        def results(terms: int) -> tuple[Values, list[list[Value | None]]]:
+            given = tuple([(True,) * terms if on else () for on in varying])
+            rewrite = JetRewrite(evaluator.curves, terms, given)
+            body = cached_rewrite(JVPWhileBody(len(consts), rewrite), self.body)
+            orders = [
+                evaluator.instantiated(x, terms) if on else []
+                for x, on in zip(args[len(condition_consts) :], varying, strict=True)
+            ]
+            dconsts = [c for x in orders[: len(consts)] for c in x]
+            dcarry = [c for x in orders[len(consts) :] for c in x]
+            unused = WithUnusedInputs(tuple([aval_of(c) for c in dcarry]))
+            condition = cached_rewrite(unused, self.condition)
+            loop = self.with_program(
+                condition, body, len(condition_consts), len(consts) + len(dconsts)
+            )
+            outs = loop(*condition_consts, *consts, *dconsts, *carry, *dcarry)
+            return outs[: len(carry)], groups_where(outs[len(carry) :], terms, out_varying)
+
+        return ProgramSeries(results).outputs(self.body.out_avals, out_varying)
 
     def run_linearized(
         self, varying: tuple[bool, ...], primals: Values, dconsts: Tangents, dcarry: Tangents
@@ -374,20 +407,21 @@ class JVPWhileBody(Rewrite[Program]):
     """Rewrites a body to one with tangents: consts, their tangents, carry, its tangents."""
 
     consts: int
-    jvp_rewrite: JVPRewrite | SeparateJVP
+    jvp_rewrite: JVPRewrite | SeparateJVP | JetRewrite
 
     def __call__(self, program: Program) -> Program:
-        jvp_program, varying = cached_rewrite(self.jvp_rewrite, program), self.jvp_rewrite.varying
-        count, n = len(program.inputs), self.consts
-        tangents = scatter_where(jvp_program.inputs[count:], varying)
-        dconsts = [t for t in tangents[:n] if t is not None]
-        dcarry = [t for t in tangents[n:] if t is not None]
-        out_primals = jvp_program.outputs[: len(program.outputs)]
-        out_tangents = scatter_where(
-            jvp_program.outputs[len(out_primals) :], inexact_mask(program.out_avals)
+        rewrite, count, n = self.jvp_rewrite, len(program.inputs), self.consts
+        jvp_program, varying = cached_rewrite(rewrite, program), rewrite.varying
+        tangents = groups_where(jvp_program.inputs[count:], rewrite.terms, varying)
+        dconsts, dcarry = (
+            [t for group in groups for t in group if t is not None]
+            for groups in (tangents[:n], tangents[n:])
         )
+        out_primals = jvp_program.outputs[: len(program.outputs)]
+        inexact = inexact_mask(program.out_avals)
+        out_tangents = groups_where(jvp_program.outputs[len(out_primals) :], rewrite.terms, inexact)
         carry_tangents = [
-            t for t, on in zip(out_tangents, varying[n:], strict=True) if on and t is not None
+            t for group in select_where(out_tangents, varying[n:]) for t in group if t is not None
         ]
         inputs = [*jvp_program.inputs[:n], *dconsts, *jvp_program.inputs[n:count], *dcarry]
         return with_io(jvp_program, inputs, [*out_primals, *carry_tangents])
@@ -400,6 +434,7 @@ class SeparateJVP(Rewrite[Program]):
     """
 
     varying: tuple[bool, ...]
+    terms: ClassVar[int] = 1
 
     def __call__(self, program: Program) -> Program:
         known, linear = cached_rewrite(Linearize(self.varying), program)

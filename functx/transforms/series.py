@@ -1,0 +1,593 @@
+"""Taylor series of the values of a program along a curve, or along many: the mechanism of Taylor mode.
+
+The series of a value is lazy: a coefficient is computed when it is first read. An operation y = f(x) has
+the series y' = J(x, x'), where J is its `jvp` rule, applied to series in turn. Coefficient k of y follows
+from coefficient k - 1 of y', which needs only lower ones of y, so J may read the series of y itself. This
+is the classical recurrence of each function (Griewank and Walther, "Evaluating Derivatives", chapter 13),
+found from the rule for its first derivative. A primitive states `jet` only where it has a shorter way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from functx import ops
+from functx.core.masks import inexact_mask, scatter_where, select_where
+from functx.core.named_axes import AxisNames
+from functx.core.primitive import HasPrograms, Primitive
+from functx.core.program import Equation, Program, Var
+from functx.core.rewriting import (
+    Record,
+    Rewrite,
+    bind_equation,
+    cached_rewrite,
+    interpret,
+    rewrite_by_structure,
+)
+from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracing import trace_closed
+from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Flags, Value, Values
+from functx.transforms.dce import active_outputs, nonzero_output_mask, varying_output_mask, with_io
+from functx.transforms.decompose import decompose_missing_rules
+from functx.transforms.forward_mode import JVPRewrite, canonicalize_for_ad
+from functx.transforms.vmap import add_axis, interpret_batched
+
+
+class Curves(Record):
+    """The curves along which series are computed, up to coefficient `order`.
+
+    With `directions`, there are so many curves through one point. Then the coefficients below the highest
+    have a leading axis of that length, and the highest is the sum over all curves, which is all that is
+    ever computed of it: it depends linearly on the highest coefficients before it (Dangel et al. 2025,
+    "Collapsing Taylor mode automatic differentiation"). In that sum the last `negative` curves count -1.
+    """
+
+    order: int
+    directions: int | None = None
+    negative: int = 0
+
+    def is_batched(self, degree: int) -> bool:
+        """Whether coefficients of this degree have the axis of the curves."""
+        return self.directions is not None and 0 < degree < self.order
+
+    def aval(self, aval: ShapedArray, degree: int) -> ShapedArray:
+        """The type of the coefficient of this degree of a value."""
+        return add_axis(aval, 0, self.directions or 0) if self.is_batched(degree) else aval
+
+    def common_degree(self, degrees: Sequence[int]) -> int:
+        """The one degree of coefficients that are added; UncollapsedError if they have several."""
+        if self.directions is not None and len(set(degrees)) > 1:
+            raise UncollapsedError
+        return degrees[0]
+
+    def move_axis(self, x: Value, degree: int, source: int, destination: int) -> Value:
+        """A coefficient of this degree with the axis of the curves, if it has it, at another place."""
+        return ops.moveaxis(x, source, destination) if self.is_batched(degree) else x
+
+    def collapse(self, x: Value) -> Value:
+        """The sum over the curves of `x`, whose leading axis they are."""
+        if self.negative:
+            numbers = ops.broadcasted_iota("int32", x.shape, 0)
+            is_positive = ops.lt(numbers, self.directions - self.negative)  # type: ignore[operator]
+            x = ops.select(is_positive, x, ops.neg(x))
+        return ops.reduce_sum(x, (0,))
+
+
+class Coefficient(NamedTuple):
+    """A Taylor coefficient, and the power of the curves' parameter that it belongs to.
+
+    In the series of a derivative, coefficient k has the degree k + 1.
+    """
+
+    value: Value
+    degree: int
+
+
+class UncollapsedError(Exception):
+    """Raised for an operation whose coefficients cannot be summed over the curves as they are computed.
+
+    Such is a loop in the `jvp` rule of a user's function, which adds products of derivatives.
+    """
+
+
+class Series:
+    """The Taylor coefficients of a value of type `aval`: `series[k]`, None for zero.
+
+    `compute(k)` gives a coefficient when it is first read. `is_shifted` marks a series that is linear in a
+    derivative, whose first coefficient has a degree above 0.
+    """
+
+    __slots__ = ("aval", "coefficients", "compute", "is_constant", "is_shifted")
+
+    def __init__(
+        self,
+        aval: ShapedArray,
+        compute: Callable[[int], Coefficient | None],
+        is_constant: bool = False,
+        is_shifted: bool = False,
+    ):
+        self.aval = aval
+        self.compute = compute
+        self.is_constant = is_constant
+        self.is_shifted = is_shifted
+        self.coefficients: dict[int, Coefficient | None] = {}
+
+    @staticmethod
+    def constant(x: Value) -> Series:
+        """The series of a value that does not vary."""
+        first = Coefficient(x, 0)
+        return Series(aval_of(x), lambda k: None if k else first, is_constant=True)
+
+    @staticmethod
+    def given(x: Value, coefficients: Sequence[Value | None]) -> Series:
+        """The series of an input with these coefficients, from the first order on."""
+        values = [x, *coefficients]
+
+        def compute(k: int) -> Coefficient | None:
+            value = values[k] if k < len(values) else None
+            return None if value is None else Coefficient(value, k)
+
+        return Series(aval_of(x), compute, is_constant=all(c is None for c in coefficients))
+
+    def __getitem__(self, k: int) -> Coefficient | None:
+        if k not in self.coefficients:
+            self.coefficients[k] = self.compute(k)
+        return self.coefficients[k]
+
+    @property
+    def first(self) -> Coefficient:
+        """Coefficient 0, with zeros for None."""
+        return self[0] or Coefficient(ops.zeros_like(self.aval), 0)
+
+
+class TangentRule(NamedTuple):
+    """The `jvp` rule of an operation, as a program of primals and tangents of the varying operands.
+
+    It returns the tangents of those outputs that `mask` marks. `is_affine` says whether it depends on no
+    varying operand differentiably: then the operation is linear in these but for a constant.
+    """
+
+    program: Program
+    mask: list[bool]
+    is_affine: bool
+
+
+class TraceTangentRule(Rewrite[TangentRule]):
+    """The rule of a program with one equation, for tangents of the inputs marked `varying`."""
+
+    varying: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> TangentRule:
+        both = decompose_missing_rules(JVPRewrite(self.varying)(program), "jvp", "jet")
+        count = len(program.outputs)
+        nonzero = nonzero_output_mask(both)[count:]
+        tangents = select_where(both.outputs[count:], nonzero)
+        rule = with_io(both, both.inputs, tangents)
+        mask = [bool(on) for on in scatter_where(nonzero, inexact_mask(program.out_avals))]
+        primals_only = (*self.varying, *[False] * sum(self.varying))
+        return TangentRule(rule, mask, not any(active_outputs(rule, primals_only)))
+
+
+class SeriesEvaluator:
+    """Computes the series of the values of programs along `curves`."""
+
+    def __init__(self, curves: Curves):
+        self.curves = curves
+        self.memo: dict[tuple[Any, ...], list[Series]] = {}
+
+    def evaluate_eagerly(
+        self, program: Program, args: Sequence[Series], terms: int
+    ) -> list[Series]:
+        """The series of the outputs; coefficients 0 to `terms` are computed equation by equation."""
+
+        def step(eqn: Equation, *operands: tuple[Value, Series]) -> list[tuple[Value, Series]]:
+            outs = self.apply(eqn.primitive, [series for _, series in operands], eqn)
+            orders = range(terms + 1)
+            # The highest order of a loop computes the others with it.
+            for k in reversed(orders) if isinstance(eqn.primitive, HasPrograms) else orders:
+                for out in outs:
+                    if not (k and out.is_constant):
+                        out[k]
+            return [(out.first.value, out) for out in outs]
+
+        pairs = [(x.first.value, x) for x in args]
+        outs = interpret(program, pairs, step, constant=lambda c: (c, Series.constant(c)))
+        return [series for _, series in outs]
+
+    def evaluate(self, program: Program, args: Sequence[Series]) -> list[Series]:
+        """The series of the outputs, of which no coefficient is computed yet."""
+        builder = current_builder.require()
+        env: dict[Any, Series] = dict(zip(program.inputs, args, strict=True))
+        equations: Sequence[Equation] = program.equations
+        if program.has_captures:
+            from functx.core.program_editing import split_captured
+
+            captured, equations = split_captured(program)
+            env.update((v, Series.constant(builder.tracer(x))) for v, x in captured.items())
+
+        def read(atom: Any) -> Series:
+            if type(atom) is Var:
+                return env[atom]
+            return Series.constant(Tracer(atom, builder))
+
+        in_order: list[Series] = []
+        for eqn in equations:
+            outs = self.apply(eqn.primitive, [read(a) for a in eqn.inputs])
+            env.update(zip(eqn.outputs, outs, strict=True))
+            in_order += [x for x in outs if not x.is_constant]
+
+        def output(series: Series) -> Series:
+            def compute(k: int) -> Coefficient | None:
+                # In the order of the program, so that a long one needs no deep recursion.
+                for x in in_order:
+                    x[k]
+                return series[k]
+
+            return Series(series.aval, compute, series.is_constant, series.is_shifted)
+
+        return [output(read(atom)) for atom in program.outputs]
+
+    def apply(
+        self, primitive: Primitive, args: Sequence[Series], eqn: Equation | None = None
+    ) -> list[Series]:
+        """The series of the outputs of an operation; one object for one operation on the same series."""
+        key = (primitive, *[id(x) for x in args])
+        outs = None if primitive.effects else self.memo.get((*key,))
+        if outs is None:
+            outs = self.compute_outputs(primitive, args, eqn)
+            # The memo keeps the operands alive, since it knows them by their addresses.
+            self.memo[key] = outs
+            self.memo[(*key, "operands")] = list(args)
+        return outs
+
+    def compute_outputs(
+        self, primitive: Primitive, args: Sequence[Series], eqn: Equation | None
+    ) -> list[Series]:
+        varying = tuple([not x.is_constant for x in args])
+        avals = tuple([x.aval for x in args])
+        out_avals = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+        first = self.lazily_bound(primitive, args, eqn)
+        active = (
+            varying_output_mask(primitive, avals, varying, out_avals)
+            if primitive.differentiable and any(varying)
+            else [False] * len(out_avals)
+        )
+        if not any(active):
+            return [
+                Series(a, lambda k, i=i: None if k else first()[i], is_constant=True)  # type: ignore[misc]
+                for i, a in enumerate(out_avals)
+            ]
+        if primitive.jet is not None:
+            outs = primitive.jet(self, *args)
+            if outs is not None:
+                return outs if primitive.multiple_results else [outs]
+        return self.outputs_by_jvp(primitive, args, out_avals, active, first)
+
+    def lazily_bound(
+        self, primitive: Primitive, args: Sequence[Series], eqn: Equation | None
+    ) -> Callable[[], list[Coefficient | None]]:
+        """A function that gives the first coefficients of the outputs, computed by its first call."""
+        outs: list[Coefficient | None] = []
+
+        def first() -> list[Coefficient | None]:
+            if not outs:
+                shifted = [x for x in args if x.is_shifted]
+                if shifted and all(x[0] is None for x in shifted):
+                    return [None] * (
+                        len(eqn.outputs) if eqn else len(self.out_avals(primitive, args))
+                    )
+                operands = [x.first for x in args]
+                degree = self.first_degree(primitive, args)
+                values = self.bind(primitive, operands, degree, eqn)
+                outs.extend([Coefficient(x, degree) for x in values])
+            return outs
+
+        return first
+
+    def first_degree(self, primitive: Primitive, args: Sequence[Series]) -> int:
+        """The degree of the first coefficients of the outputs: a product of derivatives adds theirs."""
+        degrees = [x.first.degree for x in args]
+        shifted = [d > 0 for d in degrees]
+        if sum(shifted) < 2 or self.curves.directions is None:
+            return sum(degrees)
+        equation = one_equation_program(primitive, tuple([x.aval for x in args]))
+        if rewrite_by_structure(TraceTangentRule(tuple(shifted)), equation).is_affine:
+            return self.curves.common_degree([d for d in degrees if d])
+        # Derivatives are factors of first power, so of two derivatives it is a product.
+        if sum(shifted) > 2:
+            raise UncollapsedError
+        return sum(degrees)
+
+    def out_avals(self, primitive: Primitive, args: Sequence[Series]) -> Sequence[ShapedArray]:
+        return primitive.infer_out_avals(tuple([x.aval for x in args]))
+
+    def outputs_by_jvp(
+        self,
+        primitive: Primitive,
+        args: Sequence[Series],
+        out_avals: Sequence[ShapedArray],
+        active: Flags,
+        first: Callable[[], list[Coefficient | None]],
+    ) -> list[Series]:
+        """The series of the outputs by the `jvp` rule of the operation."""
+        equation = one_equation_program(primitive, tuple([x.aval for x in args]))
+        varying = tuple([not x.is_constant and is_inexact(x.aval.dtype) for x in args])
+        rule = rewrite_by_structure(TraceTangentRule(varying), equation)
+        is_shifted = any(x.is_shifted for x in args)
+        higher: Callable[[int], Sequence[Coefficient | None]]
+        if rule.is_affine:
+            higher = self.affine_coefficients(equation, args, varying)
+        else:
+            derivatives: list[Series] = []
+
+            def higher(k: int) -> Sequence[Coefficient | None]:
+                if not derivatives:
+                    tangents = [self.derivative(x) for x in select_where(args, varying)]
+                    derivatives.extend(self.evaluate(rule.program, [*args, *tangents]))
+                terms = [self.divide(series[k - 1], k) for series in derivatives]
+                return scatter_where(terms, rule.mask)
+
+        def output(i: int) -> Series:
+            def compute(k: int) -> Coefficient | None:
+                return higher(k)[i] if k else first()[i]
+
+            on = active[i] and rule.mask[i]
+            return Series(out_avals[i], compute, is_constant=not on, is_shifted=is_shifted and on)
+
+        return [output(i) for i in range(len(out_avals))]
+
+    def affine_coefficients(
+        self, equation: Program, args: Sequence[Series], varying: Flags
+    ) -> Callable[[int], Sequence[Coefficient | None]]:
+        """A function that gives coefficient k of all outputs of an operation that is linear in `varying`."""
+        memo: dict[int, Sequence[Coefficient | None]] = {}
+
+        def compute(k: int) -> Sequence[Coefficient | None]:
+            terms = [x[k] if on else None for x, on in zip(args, varying, strict=True)]
+            present = tuple([c is not None for c in terms])
+            if not any(present):
+                return [None] * len(equation.outputs)
+            rule = rewrite_by_structure(TraceTangentRule(present), equation)
+            tangents = [c for c in terms if c is not None]
+            degree = self.curves.common_degree([c.degree for c in tangents])
+            operands = [*[x.first for x in args], *tangents]
+            values = self.run(rule.program, operands, degree)
+            return scatter_where([Coefficient(x, degree) for x in values], rule.mask)
+
+        def coefficients(k: int) -> Sequence[Coefficient | None]:
+            if k not in memo:
+                memo[k] = compute(k)
+            return memo[k]
+
+        return coefficients
+
+    def derivative(self, series: Series) -> Series:
+        """The series of the derivative in the parameter of the curves."""
+
+        def compute(k: int) -> Coefficient | None:
+            c = series[k + 1]
+            return (
+                c if c is None or not k else Coefficient(ops.mul(c.value, float(k + 1)), c.degree)
+            )
+
+        return Series(series.aval, compute, is_shifted=True)
+
+    def divide(self, c: Coefficient | None, k: int) -> Coefficient | None:
+        return c if c is None or k == 1 else Coefficient(ops.mul(c.value, 1.0 / k), c.degree)
+
+    def product(self, primitive: Primitive, x: Series, y: Series) -> Series:
+        """The series of a bilinear operation: sums of products of coefficients."""
+        aval = self.out_avals(primitive, (x, y))[0]
+
+        def compute(k: int) -> Coefficient | None:
+            pairs = [(x[i], y[k - i]) for i in range(k + 1)]
+            return self.add([self.multiply(primitive, a, b) for a, b in pairs if a and b])
+
+        is_shifted = x.is_shifted or y.is_shifted
+        return Series(aval, compute, x.is_constant and y.is_constant, is_shifted)
+
+    def quotient(self, divide: Primitive, x: Series, y: Series) -> Series:
+        """The series of x / y: of x = y * out, the terms with `out` of lower order are known."""
+        aval = self.out_avals(divide, (x, y))[0]
+
+        def compute(k: int) -> Coefficient | None:
+            pairs = [(y[i], out[k - i]) for i in range(1, k + 1)]
+            known = self.add([self.multiply(ops.Mul(), a, b) for a, b in pairs if a and b])
+            c = x[k]
+            if known is not None:
+                difference = (
+                    ops.neg(known.value)
+                    if c is None
+                    else self.bind(ops.Sub(), [c, known], known.degree)[0]
+                )
+                c = Coefficient(difference, known.degree)
+            return None if c is None else self.multiply(divide, c, y.first)
+
+        out = Series(aval, compute, is_shifted=x.is_shifted)
+        return out
+
+    def multiply(self, primitive: Primitive, a: Coefficient, b: Coefficient) -> Coefficient:
+        """A bilinear operation of two coefficients; at the highest degree, the sum over the curves."""
+        degree = a.degree + b.degree
+        (value,) = self.bind(primitive, [a, b], degree)
+        return Coefficient(value, degree)
+
+    def add(self, terms: Sequence[Coefficient]) -> Coefficient | None:
+        """The sum of coefficients of one degree; None without any."""
+        if not terms:
+            return None
+        total = terms[0].value
+        for c in terms[1:]:
+            total = ops.add(total, c.value)
+        return Coefficient(total, terms[0].degree)
+
+    def bind(
+        self,
+        primitive: Primitive,
+        operands: Sequence[Coefficient],
+        degree: int,
+        eqn: Equation | None = None,
+    ) -> list[Value]:
+        """The coefficients of this degree that an operation gives; at the highest, summed over the curves."""
+        if not any(self.curves.is_batched(c.degree) for c in operands):
+            values = [c.value for c in operands]
+            if eqn is not None:
+                return [*bind_equation(eqn, *values)]
+            outs = primitive(*values)
+            return [*outs] if primitive.multiple_results else [outs]
+        avals = tuple([self.curve_aval(c) for c in operands])
+        return self.run(one_equation_program(primitive, avals), operands, degree)
+
+    def curve_aval(self, c: Coefficient) -> ShapedArray:
+        """The type of a coefficient along one curve."""
+        aval = aval_of(c.value)
+        return aval.update(shape=aval.shape[1:]) if self.curves.is_batched(c.degree) else aval
+
+    def run(self, program: Program, operands: Sequence[Coefficient], degree: int) -> list[Value]:
+        """As `bind`, for the outputs of a program."""
+        curves = self.curves
+        values = [c.value for c in operands]
+        dims = [0 if curves.is_batched(c.degree) else None for c in operands]
+        if all(d is None for d in dims):
+            return [*current_builder.require().inline(program, values)]
+        size = curves.directions
+        assert size is not None
+        outs = []
+        for x, d in interpret_batched(program, values, dims, AxisNames().with_size(size)):
+            if d is not None:
+                x = ops.moveaxis(x, d, 0)
+                if not curves.is_batched(degree):
+                    if degree != curves.order or not is_inexact(x.dtype):
+                        raise UncollapsedError
+                    x = curves.collapse(x)
+            elif curves.is_batched(degree):
+                x = ops.broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
+            outs.append(x)
+        return outs
+
+    def instantiated(self, series: Series, terms: int) -> list[Value]:
+        """Coefficients 1 to `terms` of a series that is not shifted, with zeros for None."""
+        return [
+            ops.zeros_like(self.curves.aval(series.aval, k)) if c is None else c.value
+            for k, c in ((k, series[k]) for k in range(1, terms + 1))
+        ]
+
+
+class ProgramSeries:
+    """The series of the outputs of an operation that runs programs.
+
+    `run(terms)` gives the outputs, and for each of them its coefficients 1 to `terms`.
+    """
+
+    def __init__(self, run: Callable[[int], tuple[Values, Sequence[Sequence[Value | None]]]]):
+        self.run = run
+        self.memo: dict[int, tuple[Values, Sequence[Sequence[Value | None]]]] = {}
+
+    def coefficient(self, i: int, k: int) -> Coefficient | None:
+        """Coefficient k of output i, from a run that gives it."""
+        terms = next((n for n in self.memo if n >= k), k)
+        if terms not in self.memo:
+            self.memo[terms] = self.run(terms)
+        values, coefficients = self.memo[terms]
+        value = coefficients[i][k - 1] if k else values[i]
+        return None if value is None else Coefficient(value, k)
+
+    def outputs(self, avals: Sequence[ShapedArray], varying: Flags) -> list[Series]:
+        """The series of the outputs, of types `avals`."""
+
+        def output(i: int) -> Series:
+            return Series(
+                avals[i],
+                lambda k: self.coefficient(i, k) if varying[i] or not k else None,
+                is_constant=not varying[i],
+            )
+
+        return [output(i) for i in range(len(avals))]
+
+
+def run_jet_programs(
+    evaluator: SeriesEvaluator,
+    programs: Sequence[Program],
+    args: Sequence[Series],
+    run: Callable[[Sequence[Program], list[Value]], Values],
+) -> list[Series]:
+    """The series of the outputs of an operation that runs one of `programs` on `args`, once.
+
+    `run(programs, operands)` runs that operation for other programs.
+    """
+
+    def results(terms: int) -> tuple[Values, Sequence[Sequence[Value | None]]]:
+        orders = range(1, terms + 1)
+        found = [[x[k] for k in orders] for x in args]
+        given = tuple([tuple([c is not None for c in coefficients]) for coefficients in found])
+        rewrite = JetRewrite(evaluator.curves, terms, given)
+        rewritten = [cached_rewrite(rewrite, program) for program in programs]
+        values = [c.value for coefficients in found for c in coefficients if c is not None]
+        outs = run(rewritten, [*[x.first.value for x in args], *values])
+        masks = [cached_rewrite(nonzero_output_mask, program) for program in rewritten]
+        nonzero = [any(on) for on in zip(*masks, strict=True)]
+        count = len(programs[0].outputs)
+        higher = [x if on else None for x, on in zip(outs, nonzero, strict=True)][count:]
+        return outs[:count], groups_where(higher, terms, inexact_mask(programs[0].out_avals))
+
+    varying = [not x.is_constant for x in args]
+    masks = [active_outputs(program, varying) for program in programs]
+    out_varying = [any(on) for on in zip(*masks, strict=True)]
+    return ProgramSeries(results).outputs(programs[0].out_avals, out_varying)
+
+
+def groups_where(items: Sequence[Any], size: int, mask: Flags) -> list[list[Any]]:
+    """`items` in groups of `size`, one for each index that `mask` marks; groups of None elsewhere."""
+    starts = scatter_where(range(0, size * sum(mask), size) if size else [0] * sum(mask), mask)
+    return [[None] * size if n is None else [*items[n : n + size]] for n in starts]
+
+
+def one_equation_program(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
+    """The program of one operation on operands of types `avals`."""
+    inputs = [Var(a) for a in avals]
+    outputs = [Var(a) for a in primitive.infer_out_avals(avals)]
+    return Program(primitive.name, inputs, [Equation(primitive, [*inputs], outputs, None)], outputs)
+
+
+class JetRewrite(Rewrite[Program]):
+    """The rewrite to a program of values and their Taylor coefficients along `curves`.
+
+    Its inputs are those of the program, then, for each input in turn, its coefficients of the orders that
+    `given` marks, from 1 on; the others are zero. Its outputs are those of the program, then coefficients
+    1 to `terms` of each inexact output in turn.
+    """
+
+    curves: Curves
+    terms: int
+    given: tuple[tuple[bool, ...], ...]
+
+    @property
+    def varying(self) -> tuple[bool, ...]:
+        """The mask of the inputs that have coefficients."""
+        return tuple([any(mask) for mask in self.given])
+
+    def __call__(self, program: Program) -> Program:
+        coefficient_avals = [
+            self.curves.aval(aval, k + 1)
+            for aval, mask in zip(program.in_avals, self.given, strict=True)
+            for k, on in enumerate(mask)
+            if on
+        ]
+
+        def body(*args: Value) -> list[Value]:
+            primals, coefficients = args[: len(self.given)], iter(args[len(self.given) :])
+            series = [
+                Series.given(x, [next(coefficients) if on else None for on in mask])
+                for x, mask in zip(primals, self.given, strict=True)
+            ]
+            evaluator = SeriesEvaluator(self.curves)
+            canonical = canonicalize_for_ad(program, "jvp", "jet")
+            outs = evaluator.evaluate_eagerly(canonical, series, self.terms)
+            values = [x.first.value for x in outs]
+            inexact = select_where(outs, inexact_mask(values))
+            return [*values, *[c for x in inexact for c in evaluator.instantiated(x, self.terms)]]
+
+        avals = [*program.in_avals, *coefficient_avals]
+        return trace_closed(body, avals, name=f"jet_{program.name}", in_names=program.in_names)

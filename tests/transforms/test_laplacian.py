@@ -1,0 +1,139 @@
+"""`laplacian` and other differential operators."""
+
+import numpy as np
+import pytest
+
+import functx
+import functx.numpy as fnp
+from functx import lax, make_ir
+from functx.errors import ArgumentError, GradientError
+from functx.testing.reference import interpret_in_numpy
+
+X = np.array([0.3, 0.7, 1.1])
+
+
+def values(f, *args):
+    """The outputs of `f`, traced with 64-bit numbers, by the reference interpreter."""
+    with functx.enable_x64(True):
+        return interpret_in_numpy(make_ir(f)(*args), *args)
+
+
+def trace_of_hessian(f):
+    def total(x):
+        hessian = functx.hessian(f)(x)
+        shape = hessian.shape[: hessian.ndim - 2 * x.ndim]
+        return fnp.trace(hessian.reshape(*shape, x.size, x.size), axis1=-2, axis2=-1)
+
+    return total
+
+
+def test_the_laplacian_is_the_trace_of_the_hessian():
+    weights = np.cos(np.arange(12.0)).reshape(3, 4)
+
+    def loop(x):
+        return lax.scan(lambda c, w: (fnp.tanh(c * w), c.sum() * x), x, weights.T)[1]
+
+    @functx.custom_jvp
+    def cube(x):
+        return x**3
+
+    @cube.defjvp
+    def cube_jvp(primals, tangents):
+        # In such a loop of the rule, derivatives cannot be summed as they are computed.
+        (x,), (t,) = primals, tangents
+        return cube(x), lax.fori_loop(0, 2, lambda i, s: s * x, 3 * t)
+
+    functions = [
+        lambda x: fnp.tanh(x @ weights).sum(),
+        lambda x: fnp.sin(x @ weights) * x.prod(),
+        lambda x: fnp.linalg.norm(x) ** 3 / x[0],
+        lambda x: functx.nn.softmax(fnp.outer(x, x)) @ x,
+        lambda x: fnp.linalg.solve(fnp.outer(x, x) + fnp.eye(3), x),
+        lambda x: fnp.where(x > 0.5, x**3, fnp.exp(x))[1:],
+        lambda x: fnp.maximum(x, 0.5).sum() ** 2 + fnp.logaddexp(x[0], x[1]),
+        loop,
+        lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * x), (0, x))[1],
+        functx.jit(lambda x: fnp.exp(x) * x[::-1]),
+        lambda x: lax.cond(x[0] > 0, lambda x: (x**4).sum(), fnp.sum, x),
+        cube,
+        lambda x: fnp.zeros(2) + 1.0,
+        lambda x: 2 * x,
+    ]
+    found = values(lambda x: [functx.laplacian(f)(x) for f in functions], X)
+    expected = values(lambda x: [trace_of_hessian(f)(x) for f in functions], X)
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-10, atol=1e-12)
+
+
+def test_value_and_gradient_come_with_the_laplacian():
+    def f(x, y):
+        return {"a": x["u"] * y["v"].sum() ** 2, "b": y["v"] * x["u"][0] ** 3}
+
+    args = {"u": X[:2].reshape(2, 1)}, {"v": X}
+    with functx.enable_x64(True):
+        program = make_ir(functx.value_grad_and_laplacian(f, argnums=(0, 1)))(*args)
+        gradients = make_ir(functx.jacfwd(f, argnums=(0, 1)))(*args)
+    u, v = args[0]["u"], args[1]["v"]
+    a, b, *rest = interpret_in_numpy(program, u, v)
+    np.testing.assert_allclose(a, u * v.sum() ** 2)
+    np.testing.assert_allclose(b, v * u[0] ** 3)
+    expected = interpret_in_numpy(gradients, u, v)
+    for own, other in zip(rest[:4], expected, strict=True):
+        np.testing.assert_allclose(own, other)
+    np.testing.assert_allclose(rest[4], 6 * u)
+    np.testing.assert_allclose(rest[5], 6 * v * u[0])
+
+
+def test_operators_of_any_order_are_sums_of_partial_derivatives():
+    def f(x):
+        return fnp.exp(x[0] * x[1]) * fnp.sin(x[2]) + x[0] ** 3 * x[2] ** 2
+
+    def partial(f, *coordinates):
+        for i in coordinates:
+            f = _component(f, i)
+        return f
+
+    def _component(f, i):
+        return lambda x: functx.jvp(f, (x,), (fnp.eye(3)[i],))[1]
+
+    terms = {(0, 1): 2.0, (0, 0, 2): -1.5, (): 0.5, (2,): -1.0, (0, 0, 1, 1): 1.0, (0, 1, 2): 0.7}
+    (found,) = values(functx.differential_operator(f, terms), X)
+    expected = values(lambda x: [partial(f, *by)(x) for by in terms], X)
+    np.testing.assert_allclose(found, np.dot(expected, list(terms.values())), rtol=1e-10)
+    (found,) = values(functx.biharmonic(f), X)
+    (expected,) = values(functx.laplacian(functx.laplacian(f)), X)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_parameters_of_a_network_are_trained_on_its_laplacian():
+    def network(w, x):
+        return fnp.tanh(x @ w).sum() ** 2
+
+    def loss(w, xs, laplacian):
+        return functx.vmap(lambda x: laplacian(lambda x: network(w, x))(x))(xs).sum()
+
+    w, xs = np.cos(np.arange(6.0)).reshape(3, 2), np.sin(np.arange(12.0)).reshape(4, 3)
+    both = functx.jit(
+        lambda w, xs: [functx.grad(loss)(w, xs, op) for op in (functx.laplacian, trace_of_hessian)]
+    )
+    found, expected = both(w.astype("f"), xs.astype("f"))
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+    (nested,) = values(functx.laplacian(functx.laplacian(lambda x: (x**4).sum())), X)
+    np.testing.assert_allclose(nested, 72.0)
+
+
+def test_empty_and_scalar_arguments_have_laplacians():
+    program = make_ir(functx.laplacian(lambda x: x.sum() + 1.0))(np.zeros((0,), "f"))
+    assert interpret_in_numpy(program, np.zeros((0,), "f"))[0] == 0
+    assert values(functx.laplacian(lambda x: x**3), 2.0)[0] == 12.0
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(GradientError, match="real floating point"):
+        functx.laplacian(fnp.sum)(np.zeros(3, complex))
+    with pytest.raises(GradientError, match="outputs must be inexact"):
+        functx.laplacian(fnp.argmax)(np.zeros(3, "f"))
+    with pytest.raises(ArgumentError, match="coefficients must be a dict"):
+        functx.differential_operator(fnp.sum, [(0, 0)])
+    with pytest.raises(ArgumentError, match="coordinates must be"):
+        functx.differential_operator(fnp.sum, {(3,): 1.0})(np.zeros(3, "f"))
