@@ -16,7 +16,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.types import is_inexact
 from functx.core.typing import Function, PyTree, Tangent, Value
 from functx.transforms.aliasing import copy_transform_results
-from functx.transforms.argument_names import check_callable, function_name, wrap_transform
+from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.grad import convert_ints_to_floats
 from functx.transforms.jvp import check_tangent
 from functx.transforms.series import Curves, JetRewrite, groups_where
@@ -122,7 +122,8 @@ def taylor(fun: Function, order: int) -> Function:
         lists = structure.flatten_up_to(terms)
         return [out, *[tree.unflatten(structure, [own[k] for own in lists]) for k in range(order)]]
 
-    return wrap_transform(wrapper, fun, "taylor")
+    wrapper.__name__ = wrapper.__qualname__ = f"taylor_{function_name(fun)}"
+    return api_boundary(wrapper)
 
 
 def _check_series(label: str, primals: Any, series: Any) -> int:

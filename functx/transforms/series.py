@@ -16,7 +16,7 @@ from functx import ops
 from functx.core.masks import inexact_mask, scatter_where, select_where
 from functx.core.named_axes import AxisNames
 from functx.core.primitive import HasPrograms, Primitive
-from functx.core.program import Equation, Program, Var
+from functx.core.program import Equation, Program, Var, scalar_literal
 from functx.core.rewriting import (
     Record,
     Rewrite,
@@ -27,7 +27,7 @@ from functx.core.rewriting import (
 )
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
-from functx.core.types import ShapedArray, is_inexact
+from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.core.typing import Flags, Value, Values
 from functx.transforms.dce import active_outputs, nonzero_output_mask, varying_output_mask, with_io
 from functx.transforms.decompose import decompose_missing_rules
@@ -90,6 +90,15 @@ class UncollapsedError(Exception):
 
     Such is a loop in the `jvp` rule of a user's function, which adds products of derivatives.
     """
+
+
+def scaled(c: Coefficient | None, factor: float) -> Coefficient | None:
+    """A coefficient times a number, of the same type."""
+    if c is None or factor == 1:
+        return c
+    aval, number = aval_of(c.value), complex if is_complex(c.value.dtype) else float
+    literal = scalar_literal(number(factor), aval.dtype, aval.weak_type, repr(factor))
+    return Coefficient(ops.mul(c.value, literal), c.degree)
 
 
 class Series:
@@ -326,7 +335,7 @@ class SeriesEvaluator:
                 if not derivatives:
                     tangents = [self.derivative(x) for x in select_where(args, varying)]
                     derivatives.extend(self.evaluate(rule.program, [*args, *tangents]))
-                terms = [self.divide(series[k - 1], k) for series in derivatives]
+                terms = [scaled(series[k - 1], 1 / k) for series in derivatives]
                 return scatter_where(terms, rule.mask)
 
         def output(i: int) -> Series:
@@ -373,9 +382,6 @@ class SeriesEvaluator:
             )
 
         return Series(series.aval, compute, is_shifted=True)
-
-    def divide(self, c: Coefficient | None, k: int) -> Coefficient | None:
-        return c if c is None or k == 1 else Coefficient(ops.mul(c.value, 1.0 / k), c.degree)
 
     def product(self, primitive: Primitive, x: Series, y: Series) -> Series:
         """The series of a bilinear operation: sums of products of coefficients."""
