@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from functx import ops
-from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
+from functx.core.errors import ArgumentError, AxisError, DTypeError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, Out, Value
 from functx.numpy import floating_point, operators, ufuncs
@@ -177,6 +177,8 @@ def ediff1d(
 ) -> Value:
     """The differences of consecutive elements, with `to_begin` in front and `to_end` behind."""
     x = asarray(ary)
+    if aval_of(x).dtype == bool:
+        raise DTypeError("ediff1d: booleans have no differences", fix="Convert with astype(int).")
     x = ops.reshape(x, (aval_of(x).size,))
     before, after = [
         []

@@ -23,6 +23,7 @@ from functx.numpy.promotion import (
     operand,
     promote,
     promote_inexact,
+    promote_real,
     returns_new_array,
 )
 from functx.numpy.ufuncs import (
@@ -31,7 +32,6 @@ from functx.numpy.ufuncs import (
     binary_ufunc,
     broadcast_inexact,
     inexact_binary_ufunc,
-    inexact_ufunc,
     make_ufunc,
     promote_numeric,
     unary_ufunc,
@@ -139,7 +139,12 @@ divide = inexact_binary_ufunc("divide", arithmetic.Div(), "x / y; integers becom
 true_divide = divide
 negative = unary_ufunc("negative", arithmetic.Neg(), "-x, which booleans do not have.")
 sign = unary_ufunc("sign", arithmetic.Sign(), "-1, 0 or 1; for complex x, x / |x|, and 0 at 0.")
-fabs = inexact_ufunc("fabs", arithmetic.Abs(), "The magnitude of x, as floating point.")
+
+
+@make_ufunc
+def fabs(x: ArrayOrList, /) -> Value:
+    """The magnitude of real x, as floating point; DTypeError for complex x."""
+    return ops.abs(*promote_real("fabs", x))
 
 
 @make_ufunc

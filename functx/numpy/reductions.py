@@ -174,6 +174,13 @@ def sum_dtype(dtype: DType) -> DType:
     return default if dtype.itemsize < default.itemsize else dtype
 
 
+def _initial_value(initial: ArrayOrList, dtype: DType | None = None) -> Value:
+    value = asarray(initial, dtype)
+    if aval_of(value).ndim:
+        raise ShapeError(f"a reduction: initial must be a scalar; got {aval_of(value)!r}")
+    return value
+
+
 @reduction(of_floats=lambda x, axes: bind(ops.ReduceSum(axes), (x,)))
 def sum(
     a: Value,
@@ -233,7 +240,7 @@ def _sum_or_prod(
         x, working = ops.convert_element_type(x, result), canonical_dtype("int64")
     total = reduce(fill_masked(ops.convert_element_type(x, working), where, neutral), axes)
     if initial is not None:
-        total = combine(total, ops.convert_element_type(asarray(initial), working))
+        total = combine(total, ops.convert_element_type(_initial_value(initial), working))
     return ops.convert_element_type(total, result)
 
 
@@ -294,7 +301,7 @@ def _extremum(
         x = fill_masked(x, where, start(real_dtype(aval.dtype)))
     extremum = reduce(x, axes)
     if initial is not None:
-        bound = asarray(initial, aval.dtype if type(initial) is int else None)
+        bound = _initial_value(initial, aval.dtype if type(initial) is int else None)
         extremum = combine(extremum, ops.convert_element_type(bound, aval.dtype))
     return ops.convert_element_type(extremum, aval.dtype)
 

@@ -37,7 +37,7 @@ from functx.numpy.ufuncs import map_real_and_imag
 from functx.ops import arithmetic
 from functx.ops.contraction import PrecisionLike
 from functx.ops.convolution import ConvLayouts, Convolution
-from functx.ops.operands import canonical_axes
+from functx.ops.operands import as_int, canonical_axes
 
 __all__ = [
     "bincount",
@@ -76,7 +76,9 @@ def bincount(
         concrete = (
             concretize(values, "bincount without length=") if type(values) is Tracer else values
         )
-        length = builtins.max(minlength, int(np.max(concrete)) + 1 if aval.size else 0)
+        length = builtins.max(
+            as_int("minlength", minlength), int(np.max(concrete)) + 1 if aval.size else 0
+        )
     amounts = asarray(1 if weights is None else weights)
     amounts = ops.convert_element_type(
         amounts,

@@ -148,6 +148,20 @@ def define_method(cls: type, name: str, fun: Callable[..., Any]) -> None:
     setattr(cls, name, method)
 
 
+def _comparison(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The method that compares by `fun`, and leaves an object whose `__array_ufunc__` is None to that object."""
+
+    def method(self: Tracer, other: object) -> object:
+        try:
+            return fun(self, other)
+        except ArgumentError:
+            if getattr(type(other), "__array_ufunc__", fun) is None:
+                return NotImplemented
+            raise
+
+    return method
+
+
 OTHER_OPERATORS: dict[str, Callable[..., Any]] = {
     "__eq__": operators.equal,
     "__ne__": operators.not_equal,
@@ -165,6 +179,8 @@ OTHER_OPERATORS: dict[str, Callable[..., Any]] = {
 """The functions of operators without a reflection, by the names of their methods."""
 for _name, _fun in OTHER_OPERATORS.items():
     setattr(Tracer, _name, _fun)
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Tracer, f"__{_name}__", _comparison(OTHER_OPERATORS[f"__{_name}__"]))
 
 FUNCTIONS_AS_METHODS: dict[str, Callable[..., Any]] = {}
 """The functions of `functx.numpy` that are methods of arrays as well."""

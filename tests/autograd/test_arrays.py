@@ -312,3 +312,12 @@ def test_a_write_to_the_whole_of_a_detached_array_gives_it_a_history():
     assert y.requires_grad and not detached.requires_grad
     y.sum().backward()
     assert x.grad.numpy().tolist() == [1.0, 1.0] and detached.numpy().tolist() == [4.0, 6.0]
+
+
+def test_objects_that_refuse_numpys_ufuncs_compare_themselves():
+    x = Variable(np.array([1.0, 2.0]))
+    assert x == pytest.approx([1.0, 2.0])
+    assert x != pytest.approx([1.0, 3.0])
+    assert x[0] == pytest.approx(1.0)
+    with pytest.raises(TypeError, match="arguments must be arrays or numbers"):
+        x == object()  # noqa: B015

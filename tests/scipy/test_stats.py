@@ -267,3 +267,54 @@ def test_parameters_out_of_range_give_nan():
 def test_quantiles_at_the_ends_are_those_of_the_support():
     q = np.array([0.0, 1.0, 1.5], "float32")
     np.testing.assert_array_equal(ours.t.ppf(q, 3.0), [-math.inf, math.inf, math.nan])
+
+
+def test_densities_have_their_derivatives_where_they_are_zero():
+    # Each with the argument that is differentiated, and the first and the second derivative.
+    cases = [
+        (ours.gamma.pdf, 0, (0.0, 2.0), 1.0, -2.0),
+        (ours.gamma.pdf, 0, (0.0, 40.0), 0.0, 0.0),
+        (ours.gamma.pdf, 0, (0.0, 0.5), -np.inf, np.inf),
+        (ours.chi2.pdf, 0, (0.0, 4.0), 0.25, -0.25),
+        (ours.beta.pdf, 0, (0.0, 2.0, 3.0), 12.0, -48.0),
+        (ours.beta.pdf, 0, (1.0, 1.0, 2.0), -2.0, 0.0),
+        (ours.binom.pmf, 2, (1.0, 10.0, 0.0), 10.0, -180.0),
+        (ours.binom.pmf, 2, (9.0, 10.0, 1.0), -10.0, -180.0),
+        (ours.binom.logpmf, 1, (0.0, 0.0, 0.5), -np.log(2), 0.0),
+        (ours.poisson.pmf, 1, (1.0, 0.0), 1.0, -2.0),
+        (ours.poisson.pmf, 1, (30.0, 0.0), 0.0, 0.0),
+        (ours.bernoulli.pmf, 1, (0.0, 1.0), -1.0, 0.0),
+        (ours.geom.pmf, 1, (3.0, 1.0), 0.0, 2.0),
+        (ours.nbinom.pmf, 2, (1.0, 3.0, 1.0), -3.0, -18.0),
+        (fx.scipy.special.boxcox, 1, (0.0, 0.5), 4.0, -16.0),
+        (fx.scipy.special.boxcox, 0, (0.0, 2.0), 0.0, 1.0),
+        (fx.scipy.special.boxcox1p, 0, (-1.0, 1.0), 1.0, 0.0),
+        (
+            lambda p: ours.multinomial.pmf(np.array([1, 1]), 2, fx.numpy.stack([p, 1 - p])),
+            0,
+            (0.0,),
+            2.0,
+            -4.0,
+        ),
+    ]
+
+    def derivatives(*arguments):
+        out = []
+        for (function, i, _, *_), values in zip(cases, arguments, strict=True):
+            slope = fx.grad(function, i)
+            out += [slope(*values), fx.grad(slope, i)(*values)]
+        return out
+
+    calls = [values for _, _, values, *_ in cases]
+    with jax.enable_x64(True):
+        found = interpret_in_numpy(fx.make_ir(derivatives)(*calls), *jax.tree.leaves(calls))
+    expected = [x for *_, first, second in cases for x in (first, second)]
+    np.testing.assert_allclose(np.stack(found), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_logarithm_of_nearly_the_whole_of_a_truncated_normal_keeps_its_digits():
+    z = np.array([12.0, 10.1, 15.0], "float32")
+    found = ours.truncnorm.logcdf(z, 10.0, 20.0)
+    np.testing.assert_allclose(
+        found, reference.truncnorm.logcdf(z.astype(float), 10, 20), rtol=1e-3
+    )

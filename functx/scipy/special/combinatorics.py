@@ -33,7 +33,7 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Value:
     2.0
     """
     x, lmbda = broadcast_inexact(x, lmbda)
-    return _power_difference(ops.log(x), lmbda)
+    return _power_difference(x, ops.log(x), lmbda)
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Value:
@@ -44,11 +44,11 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Value:
     3.0
     """
     x, lmbda = broadcast_inexact(x, lmbda)
-    return _power_difference(ops.log1p(x), lmbda)
+    return _power_difference(ops.add(x, 1.0), ops.log1p(x), lmbda)
 
 
-def _power_difference(log: Value, power: Value) -> Value:
-    """(exp(power log) - 1) / power, smooth at power = 0."""
+def _power_difference(base: Value, log: Value, power: Value) -> Value:
+    """(base**power - 1) / power by `log`, that of the base; smooth at power = 0."""
     exponent = ops.mul(power, log)
     near = ops.bitwise_or(ops.lt(ops.abs(exponent), 0.1), ops.eq(power, 0.0))
     finite = ops.lt(ops.abs(log), math.inf)
@@ -57,7 +57,10 @@ def _power_difference(log: Value, power: Value) -> Value:
     for k in reversed(range(2, 14)):
         series = ops.add(ops.mul(ops.div(small, k), series), 1.0)
     divisor = ops.select(near, 1.0, power)
-    return ops.select(near, ops.mul(log, series), ops.div(ops.expm1(exponent), divisor))
+    out = ops.select(near, ops.mul(log, series), ops.div(ops.expm1(exponent), divisor))
+    # Where the logarithm is infinite, its derivatives are, and those of the power need not be.
+    by_power = ops.bitwise_not(ops.bitwise_or(finite, ops.eq(power, 0.0)))
+    return ops.select(by_power, ops.div(ops.sub(ops.pow(base, power), 1.0), divisor), out)
 
 
 def poch(z: ArrayLike, m: ArrayLike) -> Value:
@@ -96,7 +99,7 @@ def poch(z: ArrayLike, m: ArrayLike) -> Value:
 
 
 class LogGammaRatio(KernelFunction):
-    """log(gamma(a + b) / gamma(b)) for a >= 0 and b > 0."""
+    """log(gamma(a + b) / gamma(b)) for a >= 0 and b > 0, else nan."""
 
     rounding = Rounding(ulps=128.0, is_absolute=True)
     samples = (
@@ -104,7 +107,8 @@ class LogGammaRatio(KernelFunction):
     )
 
     def kernel(self, *args: Value) -> Value:
-        return log_gamma_ratio(*args)
+        a, b = args
+        return ops.select((a >= 0.0) & (b > 0.0), log_gamma_ratio(a, b), math.nan)
 
     def partial(self, i: int, t: Value, out: Value, a: Value, b: Value) -> Tangent:
         slope = ops.digamma(a + b)

@@ -130,7 +130,10 @@ class SineIntegral(KernelFunction):
 
 
 class CosineIntegral(KernelFunction):
-    """The cosine integral of |x|: log|x|, Euler's constant, and the integral of (cos(t) - 1) / t."""
+    """The cosine integral of |x|: log|x|, Euler's constant, and the integral of (cos(t) - 1) / t.
+
+    It is nan at -inf, as in SciPy.
+    """
 
     rounding = _ROUNDING
     samples = (sample(f32[3], values={0: [0.7, 1.5, 9.0]}, dtypes=("f64",)),)
@@ -140,7 +143,7 @@ class CosineIntegral(KernelFunction):
         size = ops.abs(x)
         near = EULER_GAMMA + ops.log(size) + _near_zero(size)[1]
         value = ops.select(size <= _SWITCH, near, _far(size)[1])
-        return ops.select(size == math.inf, 0.0, ops.select(x == x, value, math.nan))
+        return ops.select(x == math.inf, 0.0, ops.select(x > -math.inf, value, math.nan))
 
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return t * (ops.cos(x) / x)

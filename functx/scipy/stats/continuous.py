@@ -10,7 +10,12 @@ from functx.numpy.operators import abs, square
 from functx.numpy.ufuncs import arctan2, exp, expm1, log, log1p, maximum, sin, tan, where
 from functx.scipy.special import i0e, log_ndtr, logit, ndtr, ndtri
 from functx.scipy.stats.distribution import ContinuousDistribution, SymmetricDistribution
-from functx.scipy.stats.kernels import LOG_TWO_PI, log_normal_mass, log_one_plus_square
+from functx.scipy.stats.kernels import (
+    LOG_TWO_PI,
+    log_normal_mass,
+    log_one_plus_square,
+    log_share,
+)
 
 
 class NormalDistribution(SymmetricDistribution):
@@ -277,13 +282,13 @@ class TruncatedNormalDistribution(ContinuousDistribution):
         return exp(self.logcdf(z, a, b))
 
     def logcdf(self, z: Value, a: Value, b: Value) -> Value:
-        return log_normal_mass(a, z) - log_normal_mass(a, b)
+        return log_share(log_normal_mass(a, z), log_normal_mass(z, b), log_normal_mass(a, b))
 
     def sf(self, z: Value, a: Value, b: Value) -> Value:
         return exp(self.logsf(z, a, b))
 
     def logsf(self, z: Value, a: Value, b: Value) -> Value:
-        return log_normal_mass(z, b) - log_normal_mass(a, b)
+        return log_share(log_normal_mass(z, b), log_normal_mass(a, z), log_normal_mass(a, b))
 
 
 class VonMisesDistribution(ContinuousDistribution):

@@ -9,11 +9,19 @@ from functx.core.primitive import rule
 from functx.core.typing import Value
 from functx.numpy.array_creation import arange
 from functx.numpy.floating_point import floor, isnan, round
+from functx.numpy.operators import power
 from functx.numpy.reductions import sum
-from functx.numpy.ufuncs import exp, log, log1p, where
+from functx.numpy.ufuncs import exp, log, where
 from functx.scipy.special import betaln, entr, gammaincc, xlog1py, xlogy
 from functx.scipy.stats.distribution import INF, Distribution
-from functx.scipy.stats.kernels import LOG_TWO_PI, log_binomial, log_poisson
+from functx.scipy.stats.kernels import (
+    LOG_TWO_PI,
+    binomial_product,
+    log_binomial,
+    log_combinations,
+    log_poisson,
+    poisson_product,
+)
 
 
 class DiscreteDistribution(Distribution):
@@ -33,8 +41,10 @@ class DiscreteDistribution(Distribution):
     def evaluate(self, function: str, k: Value, *args: Value) -> Value:
         shapes, loc = args[:-1], args[-1]
         out = self.logpmf(k - loc, *shapes)
-        out = where(self.is_impossible(k - loc, *shapes), -INF, out)
-        return exp(out) if function == "pmf" else out
+        is_impossible = self.is_impossible(k - loc, *shapes)
+        if function == "pmf":
+            return where(is_impossible, 0.0, self.density(out, k - loc, *shapes))
+        return where(is_impossible, -INF, out)
 
 
 class BernoulliDistribution(DiscreteDistribution):
@@ -56,6 +66,9 @@ class BernoulliDistribution(DiscreteDistribution):
 
     def logpmf(self, k: Value, p: Value) -> Value:
         return xlogy(k, p) + xlog1py(1 - k, -p)
+
+    def product(self, k: Value, p: Value) -> Value:
+        return power(p, k) * power(1 - p, 1 - k)
 
     def evaluate(self, function: str, k: Value, *args: Value) -> Value:
         if len(args) > 1:
@@ -84,6 +97,9 @@ class BinomialDistribution(DiscreteDistribution):
     def logpmf(self, k: Value, n: Value, p: Value) -> Value:
         return log_binomial(k, n, p)
 
+    def product(self, k: Value, n: Value, p: Value) -> Value:
+        return binomial_product(k, n, p)
+
 
 class BetaBinomialDistribution(DiscreteDistribution):
     """The binomial distribution of `n` trials, whose probability has a beta distribution of shapes `a`, `b`.
@@ -99,8 +115,7 @@ class BetaBinomialDistribution(DiscreteDistribution):
 
     def logpmf(self, k: Value, n: Value, a: Value, b: Value) -> Value:
         k = floor(k)
-        log_combinations = -log1p(n) - betaln(n - k + 1, k + 1)
-        out = log_combinations + betaln(k + a, n - k + b) - betaln(a, b)
+        out = log_combinations(n, k) + betaln(k + a, n - k + b) - betaln(a, b)
         return where((n >= 0) & (a > 0) & (b > 0), out, math.nan)
 
 
@@ -119,6 +134,9 @@ class GeometricDistribution(DiscreteDistribution):
     def logpmf(self, k: Value, p: Value) -> Value:
         return xlog1py(k - 1, -p) + log(p)
 
+    def product(self, k: Value, p: Value) -> Value:
+        return power(1 - p, k - 1) * p
+
 
 class NegativeBinomialDistribution(DiscreteDistribution):
     """The negative binomial distribution of the number of failures before `n` successes.
@@ -131,6 +149,9 @@ class NegativeBinomialDistribution(DiscreteDistribution):
 
     def logpmf(self, k: Value, n: Value, p: Value) -> Value:
         return log_binomial(n, n + k, p) + log(n / (n + k))
+
+    def product(self, k: Value, n: Value, p: Value) -> Value:
+        return binomial_product(n, n + k, p) * (n / (n + k))
 
 
 class PoissonDistribution(DiscreteDistribution):
@@ -152,6 +173,9 @@ class PoissonDistribution(DiscreteDistribution):
 
     def logpmf(self, k: Value, mu: Value) -> Value:
         return log_poisson(k, mu)
+
+    def product(self, k: Value, mu: Value) -> Value:
+        return poisson_product(k, mu)
 
     def evaluate(self, function: str, k: Value, *args: Value) -> Value:
         if function == "entropy":

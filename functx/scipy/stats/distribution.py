@@ -20,7 +20,7 @@ from functx.numpy.promotion import broadcast, promote_real
 from functx.numpy.ufuncs import exp, log, where
 from functx.ops.families import align_batch_dims, check_same_dtype, elementwise_shape
 from functx.ops.operands import cast_like, upcast_half
-from functx.scipy.stats.kernels import log_probability
+from functx.scipy.stats.kernels import exp_of_log, log_probability
 
 INF = math.inf
 
@@ -87,6 +87,19 @@ class Distribution:
         """Where the parameters are those of a distribution; by default, where they are positive."""
         return all_of([shape > 0 for shape in shapes])
 
+    @rule
+    def product(self, x: Value, *shapes: Value) -> Value | None:
+        """The density or the probability as a product of powers, for where one is 0 or infinite.
+
+        None for distributions without such a factor.
+        """
+        return None
+
+    def density(self, log_density: Value, x: Value, *shapes: Value) -> Value:
+        """The density or the probability, by its logarithm."""
+        product = self.product(x, *shapes)
+        return exp(log_density) if product is None else exp_of_log(log_density, product)
+
 
 class ContinuousDistribution(Distribution):
     """A distribution with a density; it defines `logpdf` and `cdf`, and what is accurate otherwise.
@@ -151,8 +164,8 @@ class ContinuousDistribution(Distribution):
     ) -> Value:
         """The function of z, with its limits outside of the support."""
         if function in ("pdf", "logpdf"):
-            out = self.logpdf(z, *shapes) - log(scale)
-            out = exp(out) if function == "pdf" else out
+            out = self.logpdf(z, *shapes)
+            out = self.density(out, z, *shapes) / scale if function == "pdf" else out - log(scale)
         else:
             out = getattr(self, function)(z, *shapes)
         low, high = self.support(*shapes)

@@ -25,7 +25,12 @@ from functx.scipy.special import (
     xlogy,
 )
 from functx.scipy.stats.distribution import ContinuousDistribution, SymmetricDistribution
-from functx.scipy.stats.kernels import log_binomial, log_one_plus_square, log_poisson
+from functx.scipy.stats.kernels import (
+    log_binomial,
+    log_one_plus_square,
+    log_poisson,
+    poisson_product,
+)
 
 
 class GammaDistribution(ContinuousDistribution):
@@ -40,6 +45,9 @@ class GammaDistribution(ContinuousDistribution):
 
     def logpdf(self, z: Value, a: Value) -> Value:
         return log_poisson(a - 1, z)
+
+    def product(self, z: Value, a: Value) -> Value:
+        return poisson_product(a - 1, z)
 
     def cdf(self, z: Value, a: Value) -> Value:
         return gammainc(a, z)
@@ -66,6 +74,9 @@ class ChiSquaredDistribution(ContinuousDistribution):
 
     def logpdf(self, z: Value, df: Value) -> Value:
         return log_poisson(df / 2 - 1, z / 2) - math.log(2)
+
+    def product(self, z: Value, df: Value) -> Value:
+        return poisson_product(df / 2 - 1, z / 2) / 2
 
     def cdf(self, z: Value, df: Value) -> Value:
         return gammainc(df / 2, z / 2)
@@ -96,6 +107,9 @@ class BetaDistribution(ContinuousDistribution):
         direct = xlogy(a - 1, z) + xlog1py(b - 1, -z) - betaln(a, b)
         n = where(is_large, a + b - 2, 0.0)
         return where(is_large, log1p(n) + log_binomial(where(is_large, a - 1, 0.0), n, z), direct)
+
+    def product(self, z: Value, a: Value, b: Value) -> Value:
+        return power(z, a - 1) * power(1 - z, b - 1) * exp(-betaln(a, b))
 
     def cdf(self, z: Value, a: Value, b: Value) -> Value:
         return betainc(a, b, z)

@@ -11,13 +11,22 @@ from functx.core.samples import Rounding, f32, sample
 from functx.core.typing import Tangent, Value
 from functx.lax.gamma_ratios import STIRLING_MIN, stirling_remainder
 from functx.nn.activations import log1mexp
-from functx.numpy.operators import abs
+from functx.numpy.floating_point import isinf
+from functx.numpy.operators import abs, power
 from functx.numpy.ufuncs import exp, log, log1p, where
 from functx.ops.families import Binary, binary_function
 from functx.ops.operands import cast_like, upcast_half
-from functx.scipy.special import erf, gammaln, log_ndtr, ndtr, xlogy
+from functx.scipy.special import betaln, erf, gammaln, log_ndtr, ndtr, xlog1py, xlogy
 
 LOG_TWO_PI = math.log(2 * math.pi)
+
+
+def exp_of_log(log_density: Value, product: Value) -> Value:
+    """exp(log_density), by its `product` of powers where it is 0 or infinite.
+
+    There the derivatives of the logarithm are infinite, but not those of the product.
+    """
+    return where(isinf(log_density), product, exp(log_density))
 
 
 def log_poisson(k: Value, mu: Value) -> Value:
@@ -28,9 +37,27 @@ def log_poisson(k: Value, mu: Value) -> Value:
     return where(is_large, saddle_point, xlogy(k, mu) - mu - gammaln(k + 1))
 
 
+def poisson_product(k: Value, mu: Value) -> Value:
+    """mu**k exp(-mu) / gamma(k + 1), for where mu is 0."""
+    return power(mu, k) * exp(-mu - gammaln(k + 1))
+
+
 def log_binomial(k: Value, n: Value, p: Value) -> Value:
     """The logarithm of the probability of k successes in n trials, each of probability p."""
-    return log_poisson(k, n * p) + log_poisson(n - k, n * (1 - p)) - log_poisson(n, n)
+    by_poisson = log_poisson(k, n * p) + log_poisson(n - k, n * (1 - p)) - log_poisson(n, n)
+    # Without trials, the derivatives of the three are infinite.
+    direct = xlogy(k, p) + xlog1py(n - k, -p) + log_combinations(n, k)
+    return where(n == 0, direct, by_poisson)
+
+
+def log_combinations(n: Value, k: Value) -> Value:
+    """log(gamma(n + 1) / (gamma(k + 1) gamma(n - k + 1)))."""
+    return -log1p(n) - betaln(n - k + 1, k + 1)
+
+
+def binomial_product(k: Value, n: Value, p: Value) -> Value:
+    """The probability of k successes in n trials, for where p is 0 or 1."""
+    return power(p, k) * power(1 - p, n - k) * exp(log_combinations(n, k))
 
 
 def deviance(k: Value, mu: Value) -> Value:
@@ -53,6 +80,12 @@ def log_one_plus_square(z: Value) -> Value:
 def log_probability(p: Value, complement: Value) -> Value:
     """log(p), by `complement` = 1 - p where p is near 1."""
     return where(p < 0.5, log(p), log1p(-complement))
+
+
+def log_share(part: Value, rest: Value, whole: Value) -> Value:
+    """part - whole, of the logarithms of a part, of the rest and of their sum, with its digits near 0."""
+    is_most = (part > rest) & (rest > -math.inf)
+    return where(is_most, log1p(-exp(rest - whole)), part - whole)
 
 
 class LogNormalMass(Binary):

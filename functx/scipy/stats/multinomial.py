@@ -12,6 +12,7 @@ from functx.core.types import is_integer
 from functx.core.typing import ArrayLike, Value
 from functx.numpy.promotion import operand, promote, promote_real
 from functx.scipy.special import gammaln, xlogy
+from functx.scipy.stats.kernels import exp_of_log
 
 __all__ = ["logpmf", "pmf"]
 
@@ -43,4 +44,8 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Value:
 
 def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Value:
     """The probability of the numbers `x`; the arguments are those of `logpmf`."""
-    return np.exp(logpmf(x, n, p))
+    log = logpmf(x, n, p)
+    x, n, p = map(np.asarray, (x, n, p))
+    counts = gammaln(n + 1) - np.sum(gammaln(x + 1), axis=-1)
+    product = np.prod(np.power(p, x), axis=-1) * np.exp(counts)
+    return exp_of_log(log, np.where(np.sum(x, axis=-1) == n, product, 0.0))

@@ -105,7 +105,8 @@ def StudentCdf(df: Array, t: Array, orders: Sequence[int]) -> Array:
     return -np.sign(t) * parameter_derivative(tail, orders[:1], [df + 0j]).real
 
 
-StudentQuantile = scipy.special.stdtrit
+def StudentQuantile(df: Array, p: Array) -> Array:
+    return np.where((p == 0) & (df > 0), -np.inf, scipy.special.stdtrit(df, p))
 
 
 def Zeta(x: Array, q: Array, orders: Sequence[int]) -> Array:
@@ -196,7 +197,10 @@ def Hyp2F1(a: Array, b: Array, c: Array, x: Array, orders: Sequence[int]) -> Arr
 
 
 def LogGammaRatio(a: Array, b: Array) -> Array:
-    return scipy.special.gammaln(a + b) - scipy.special.gammaln(b)
+    difference = scipy.special.gammaln(a + b) - scipy.special.gammaln(b)
+    # Of large b, the difference has no digits.
+    ratio = np.where((b > 1e20) & (np.abs(a) < 1e10) & (b < np.inf), a * np.log(b), difference)
+    return np.where((a >= 0) & (a < np.inf) & (b > 0), ratio, np.nan)
 
 
 def SphericalLegendre(n: Array, m: Array, theta: Array) -> Array:
