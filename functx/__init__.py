@@ -162,6 +162,7 @@ __all__ = [
     "errors",
     "eval_shape",
     "experimental",
+    "explore",
     "export",
     "flatten_util",
     "float0",

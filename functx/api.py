@@ -21,6 +21,7 @@ with _garbage_collection.paused_for_import():
     from functx.ops.callbacks import io_callback, pure_callback
     from functx.sparse.modes import hessian, jacobian
     from functx.transforms.decompose import decompose
+    from functx.transforms.explore import explore
     from functx.transforms.grad import grad, grad_and_value, value_and_grad
     from functx.transforms.jacobian import hvp, jacfwd, jacrev
     from functx.transforms.jet import jet, taylor
@@ -50,6 +51,7 @@ __all__ = [
     "differential_operator",
     "effects_barrier",
     "eval_shape",
+    "explore",
     "functionalize",
     "fwd_and_bwd",
     "grad",

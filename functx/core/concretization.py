@@ -117,6 +117,56 @@ def concretize(tracer: Tracer, operation: str) -> NumPyArray:
     return np.asarray(value)
 
 
+def explored_outcome(tracer: Tracer) -> bool | None:
+    """The outcome that an exploring trace takes for a boolean; None if it is known, or none explores."""
+    builder = current_builder.innermost()
+    if builder is None or builder.explored_path is None or not explores(tracer):
+        return None
+    outcome: bool = builder.explored_path.decide(tracer)
+    return outcome
+
+
+def explores(tracer: Tracer) -> bool:
+    """Whether the innermost trace explores, and the value depends on an argument of a traced function."""
+    builder = current_builder.innermost()
+    if builder is None or builder.explored_path is None:
+        return False
+    return builder.explored_path.unknown_values.has(
+        *functionalized_atom(builder, builder.atom(tracer))
+    )
+
+
+class UnknownValues:
+    """The values of a program that depend on the argument of a function that is being traced.
+
+    They are found as equations are appended to its builder.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[Atom, bool] = {}
+        self.followed = 0
+
+    def has(self, builder: Builder, atom: Atom) -> bool:
+        """Whether `atom` is one of them."""
+        for eqn in builder.equations[self.followed :]:
+            unknown = any([self._has_input(builder, a) for a in eqn.inputs])
+            self.found.update(dict.fromkeys(eqn.outputs, unknown))
+        self.followed = len(builder.equations)
+        return self._has_input(builder, atom)
+
+    def _has_input(self, builder: Builder, atom: Atom) -> bool:
+        if type(atom) is Literal:
+            return False
+        found = self.found.get(atom)
+        if found is None:
+            source = builder.captured_value(atom)
+            found = source is None
+            if type(source) is Tracer:
+                found = UnknownValues().has(*functionalized_atom(source.builder, source.atom))
+            self.found[atom] = found
+        return found
+
+
 def is_being_differentiated(tracer: Tracer) -> bool:
     """Whether this value depends smoothly on an input that an active transform differentiates."""
     if not is_inexact(tracer.dtype):

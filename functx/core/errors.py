@@ -302,6 +302,38 @@ class EscapedTracerError(FunctxError, RuntimeError):
     """
 
 
+class ExploredNumberError(ConcretizationError):
+    """A function that `explore` traces needs a traced value as a number of Python.
+
+    Smallest failing code: `functx.explore(lambda n: functx.numpy.zeros(int(n)))(3)`.
+    Cure: compute with the array, count with `while i < n`, and pass what decides shapes as a static argument.
+    """
+
+
+class PathLimitError(FunctxError, RuntimeError):
+    """A function that `explore` traces has more paths than the limit.
+
+    Smallest failing code: `functx.explore(lambda x: max(x, 1.0), paths=1)(2.0)`.
+    Cure: `functx.numpy.where` or `functx.lax.cond` at the line with most decisions, or a larger `paths`.
+    """
+
+
+class IterationLimitError(FunctxError, RuntimeError):
+    """A loop that `explore` traces does not come back to an earlier state.
+
+    Smallest failing code: a `while` on a traced value that appends to a list in each iteration.
+    Cure: keep what changes in arrays of fixed shapes and in numbers, or use `functx.lax.while_loop`.
+    """
+
+
+class ReplayError(FunctxError, RuntimeError):
+    """A function that `explore` runs several times does not compute the same each time.
+
+    Smallest failing code: a function that draws with Python's `random` before an `if` on a traced value.
+    Cure: pass what varies as an argument, and leave out side effects.
+    """
+
+
 class BranchTypeError(FunctxError, TypeError):
     """The branches of a conditional return values of different types.
 

@@ -68,7 +68,8 @@ class Builder:
     `kind` names the transform that traces the function `name`. `values` holds the known values of
     inputs, so that Python can branch on them. `batched_inputs` holds, for an input that is one element
     of a batch along `axis`, the whole batch and its dimension. `printed_values` is the memo of texts
-    that `print` has shown.
+    that `print` has shown. `explorer` is the exploration around this trace, and `explored_path` the run
+    of it that this trace is, if any (`functx.transforms.explore`).
     """
 
     is_linear = False
@@ -106,6 +107,8 @@ class Builder:
         self.rule_masks: RuleMasks | None = None
         self.gradient_stop: GradientStop | None = None
         self.restore_modes: Callable[[], None] | None = None
+        self.explored_path: Any = None
+        self.explorer: Any = None if parent is None else parent.explorer
         self._producers: dict[Atom, int] = {}
         self._indexed = 0
         self._followed = 0

@@ -99,6 +99,7 @@ from functx.transforms.argument_names import (
 )
 from functx.transforms.call_primitive import Call
 from functx.transforms.dce import drop_unused_inputs
+from functx.transforms.explore import explore as explore_function
 from functx.transforms.make_ir import eval_shape
 from functx.transforms.replayed_draws import has_replays
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
@@ -118,6 +119,7 @@ def jit(
     compiler_options: dict[str, Any] | None = None,
     outline: str | None = None,
     memory: str | int | float | None = None,
+    explore: bool = False,
 ) -> Any:
     """`fun`, traced and compiled once for each set of argument types, then run by XLA.
 
@@ -132,6 +134,8 @@ def jit(
     from the forward computation: all that they need ("off"), the cheapest from which to compute the
     others ("min_cut"), or as many as fit a budget for temporaries, such as "2GiB", an int of bytes, or
     a float for a fraction of the temporaries without a budget; by default as in `functx.config.memory`.
+
+    With `explore`, the Python control flow of `fun` may depend on traced values (`functx.explore`).
 
     Outside of other transforms, `fun` may be a step on Variables of `functx.autograd` that it reads from
     around it: call `backward()`, and write to them. What it changes is written back after each call; its
@@ -150,6 +154,8 @@ def jit(
     if fun is None:
         return as_decorator(jit, locals())
     check_callable(fun, "jit")
+    if explore:
+        fun = explore_function(fun)
     if outline is not None:
         check_choice("jit: outline", outline, OUTLINE_MODES)
     nums, names = infer_argnums_and_argnames(fun, static_argnums, static_argnames, "static")

@@ -9,11 +9,17 @@ import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
-from functx.core.concretization import check_not_differentiated, concretize
+from functx.core.concretization import (
+    check_not_differentiated,
+    concretize,
+    explored_outcome,
+    explores,
+)
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
     ConcretizationError,
+    ExploredNumberError,
     ForeignCodeError,
     ShapeError,
 )
@@ -34,8 +40,9 @@ _INDEX_FIX = (
 )
 _BOOL_FIX = (
     "Choose between values with functx.numpy.where or functx.lax.cond, loop with functx.lax.while_loop, "
-    "and combine conditions with &, | and ~ in place of `and`, `or`, `not` and `0 < x < 1`; for an "
-    "argument that is not an array, use static_argnums."
+    "and combine conditions with &, | and ~ in place of `and`, `or`, `not` and `0 < x < 1`; or let "
+    "functx.explore (jit and vmap with explore=True) make these of the Python code; for an argument that "
+    "is not an array, use static_argnums."
 )
 _FLOAT_FIX = (
     "Keep the array, which computes like a number, with functx.numpy in place of math; for an "
@@ -53,14 +60,31 @@ def _concrete_scalar(self: Tracer, requested_by: str, fix: str = "") -> Any:
         return concretize(self, requested_by).reshape(())[()]
     except ConcretizationError as error:
         error.fix = fix or error.fix
+        if explores(self):
+            raise _explored_number_error(error) from None
         raise
 
 
+def _explored_number_error(error: ConcretizationError) -> ExploredNumberError:
+    """The error for a number of Python that has more outcomes than a boolean."""
+    return ExploredNumberError(
+        error.problem,
+        "functx.explore follows the outcomes of booleans, not those of numbers, shapes and indices",
+        fix="Compute with the array itself; count with `while i < n` in place of range(n), index "
+        "functx.numpy.stack(a_list), and pass what decides shapes as a static argument.",
+    )
+
+
 def _bool(self: Tracer) -> bool:
+    outcome = explored_outcome(self) if self.size == 1 else None
+    if outcome is not None:
+        return outcome
     return bool(_concrete_scalar(self, _requesting_keyword("bool()"), _BOOL_FIX))
 
 
 def _int(self: Tracer) -> int:
+    if self.dtype == np.bool_:
+        return int(_bool(self))
     return int(_concrete_scalar(self, "int()"))
 
 
@@ -104,10 +128,13 @@ def _format(self: Tracer, spec: str) -> str:
     return format_tracer(self, spec) if spec else repr(self)
 
 
-def _item(self: Tracer, *args: Index) -> complex:
-    """The one element as a Python number."""
-    check_not_differentiated(self, ".item()")
+def _item(self: Tracer, *args: Index) -> Any:
+    """The one element as a Python number; in an exploring trace as a traced number."""
     element = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
+    if element.size == 1 and explores(element):
+        number: Any = element.reshape(())
+        return number
+    check_not_differentiated(self, ".item()")
     return _concrete_scalar(element, ".item()", _FLOAT_FIX).item()
 
 

@@ -232,7 +232,10 @@ class FlatFunction:
     def call(self, leaves: Sequence[Value]) -> PyTree:
         """The result of the function; its errors say if other code did not take a traced value."""
         args, kwargs = self.in_tree.unflatten(leaves)
+        builder = current_builder.innermost()
         try:
+            if builder is not None and builder.explorer is not None:
+                return builder.explorer.call(self.fun, args, kwargs)
             return self.fun(*args, **kwargs)
         except (IndexError, TypeError, ValueError) as error:
             if isinstance(error.__cause__, FunctxError) and not isinstance(error, FunctxError):

@@ -210,6 +210,7 @@ def vmap(
     randomness: str = "error",
     in_dims: PyTree = _DEFAULT_AXIS,
     out_dims: PyTree = _DEFAULT_AXIS,
+    explore: bool = False,
 ) -> Function:
     """Map `fun` over an axis of its arguments, as a loop would but in one program.
 
@@ -228,6 +229,9 @@ def vmap(
     draws once for all elements, and "different" draws for each element, as one draw for the whole
     batch would. Chunks do not change the numbers; a function with draws that differ is not chunked.
 
+    With `explore`, the Python control flow of `fun` may depend on mapped values (`functx.explore`): each
+    element gets the results of its own branches, and its own number of iterations.
+
     Raises InAxesError, OutAxesError, AxisError and AxisSizeError, which name the argument,
     ValueRangeError for a chunk size that is no positive int, and RandomnessError for a draw that
     `randomness` refuses.
@@ -239,6 +243,10 @@ def vmap(
     if fun is None:
         return as_decorator(vmap, locals())
     check_callable(fun, "vmap")
+    if explore:
+        from functx.transforms.explore import explore as explore_function
+
+        fun = explore_function(fun)
     in_axes = _either_axes(in_axes, in_dims, "in", InAxesError, fun)
     out_axes = _either_axes(out_axes, out_dims, "out", OutAxesError, fun)
     # Chunks use `scan`, and `lax.map`, defined beside it, uses vmap.

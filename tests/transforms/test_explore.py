@@ -1,0 +1,510 @@
+"""`explore`: Python control flow on traced values, against plain Python runs of the same functions."""
+
+import jax
+import numpy
+import pytest
+
+import functx
+import functx.numpy as np
+from functx import explore, grad, jit, jvp, make_ir, vmap
+from functx.testing.reference.interpreter import interpret_in_numpy
+
+
+def absolute(x):
+    return x if x >= 0 else -x
+
+
+def relu_chain(x):
+    if x > 1:
+        y = x * 2
+    elif x > 0:
+        y = x + 1
+    else:
+        y = 0.0
+    return y
+
+
+def sign(x):
+    if x > 0:
+        return 1.0
+    if x < 0:
+        return -1.0
+    return 0.0
+
+
+def clamp(x):
+    return min(max(x, -1.0), 1.0)
+
+
+def middle(x):
+    a, b, c = x, x * x, 1.0 - x
+    return sorted([a, b, c])[1]
+
+
+def both(x):
+    return 1.0 if x > 0 and x < 1 else 2.0
+
+
+def either(x):
+    return x if x < -1 or x > 1 else x * x
+
+
+def between(x):
+    return 3.0 if -1 < x < 1 else x
+
+
+def negated(x):
+    return x * 2 if not x > 0 else x
+
+
+def newton(x):
+    y = abs(x) + 1.0
+    dx = 1.0
+    while abs(dx) > 1e-3:
+        dx = (y * y - 2.0) / (2.0 * y)
+        y = y - dx
+    return y
+
+
+def countdown(x):
+    n = 0
+    while x > 0:
+        x = x - 1.0
+        n += 1
+    return x, n
+
+
+def collatz(x):
+    n = x * 0 + 6 if x < 0 else x * 0 + 7
+    steps = 0
+    while n != 1:
+        n = n / 2 if n % 2 == 0 else 3 * n + 1
+        steps += 1
+    return steps
+
+
+def gcd(x):
+    a, b = abs(x) * 0 + 12, abs(x) * 0 + 18
+    while b > 0:
+        a, b = b, a % b
+    return a
+
+
+def bisect(x):
+    lo, hi, n = 0.0, 2.0 + abs(x), 0
+    while hi - lo > 0.01 and n < 30:
+        mid = (lo + hi) / 2
+        if mid * mid > 2.0:
+            hi = mid
+        else:
+            lo = mid
+        n += 1
+    return (lo + hi) / 2, n
+
+
+def backtrack(x):
+    t = 1.0
+    while (x - 3 * t * x) ** 2 > x * x * (1 - 0.1 * t):
+        t *= 0.5
+    return x - 3 * t * x
+
+
+def adaptive(x):
+    t, h, y, rejected = 0.0, 0.5, x, 0
+    while t < 1.0:
+        if t + h > 1.0:
+            h = 1.0 - t
+        full = y - h * y
+        half = y - h / 2 * y
+        half = half - h / 2 * half
+        if abs(full - half) < 0.02:
+            t, y = t + h, half
+            h = h * 1.5
+        else:
+            h = h / 2
+            rejected += 1
+    return y, rejected
+
+
+def triangle(x):
+    total, i = 0.0, 0
+    while i < abs(x) * 3:
+        j = 0
+        while j < i:
+            if (i + j) % 3 == 0:
+                total += j
+            elif (i * j) % 2 == 1:
+                j += 1
+                continue
+            j += 1
+        i += 1
+    return total
+
+
+def first_above(x):
+    y = x
+    for k in range(6):  # noqa: B007 - the last one is returned
+        y = y * y + 0.1
+        if y > 1.5:
+            break
+    else:
+        y = y - 10.0
+    return y, k
+
+
+def count_positive(x):
+    n = 0
+    for v in [x, x - 1, x + 1, -x]:
+        if v > 0:
+            n += 1
+    return n
+
+
+def ten_ifs(x):
+    for i in range(10):
+        if x > i * 0.3:
+            x *= 0.9
+        else:
+            x += 0.25
+    return x
+
+
+def any_all(x):
+    vs = [x - 0.5, x + 0.5, x * x]
+    return (1.0 if any(v > 1 for v in vs) else 0.0) + (10.0 if all(v > 0 for v in vs) else 0.0)
+
+
+def helper(x):
+    def root(a):
+        y = a
+        while abs(y * y - a) > 1e-2:
+            y = (y + a / y) / 2
+        return y
+
+    return 2.0 * root(x * x + 1.0) + (root(4.0 + x * 0) if x > 0 else x)
+
+
+def do_while(x):
+    while True:
+        x = x * 0.5
+        if abs(x) < 0.1:
+            break
+    return x
+
+
+def two_exits(x):
+    n = 0
+    while True:
+        x = x * 1.5 - 0.2
+        n += 1
+        if x > 10:
+            return x
+        if x < -10:
+            return -x * 2
+        if n > 20:
+            break
+    return x * 0 + n
+
+
+def continues(x):
+    s, i = 0.0, 0
+    while i < 8:
+        i += 1
+        if x + i < 5:
+            continue
+        s = s + x * i
+    return s
+
+
+def temporary(x):
+    if x > 0:
+        t = x * 2
+        y = t + 1
+    else:
+        y = x
+    if y > 1:
+        u = y * y
+        y = u - 1
+    return y
+
+
+def correlated(x):
+    if x > 0:
+        y = x * 3
+    if x > 0:
+        return y
+    return x
+
+
+def weights(x):
+    a = 2.0 if x > 0 else 0.5
+    b = 3 if x > 1 else 1
+    c = 1.0 if x < -1 else 7.0
+    return a * x + b * x * x + c
+
+
+def expression(x):
+    return (x if x > 0 else 1.0) * (2.0 if x > 1 else x) + (3.0 if x < -1 else 4.0)
+
+
+def fibonacci(x):
+    a, b = 0, 1
+    while b < abs(x) * 10:
+        a, b = b, a + b
+    return a
+
+
+def power(x):
+    result, base, n = 1.0, x, 10
+    while n > 0:
+        if n % 2 == 1:
+            result = result * base
+        base = base * base
+        n //= 2
+    return result
+
+
+def ternary_loop(x):
+    n = 0
+    while (x if n % 2 == 0 else -x) < 2 and n < 9:
+        x = x + 0.7
+        n += 1
+    return x
+
+
+def container(x):
+    state = {"x": x, "n": 0}
+    while state["x"] < 3:
+        state["x"] = state["x"] * 1.5 + 0.5 + abs(state["x"])
+        state["n"] += 1
+    return state
+
+
+class Counter:
+    def __init__(self, x):
+        self.x, self.n = x, 0
+
+    def step(self):
+        self.x = self.x - 1 if self.x > 0 else self.x + 0.5
+        self.n += 1
+
+
+def attributes(x):
+    c = Counter(x)
+    while abs(c.x) > 0.5:
+        c.step()
+    return c.x, c.n
+
+
+def hidden_iterator(x):
+    for _ in range(3):
+        for _ in range(2):
+            if x > 0:
+                x = x - 0.75
+    return x
+
+
+def hidden_list(x):
+    for _ in [None] * 4:
+        if x < 0:
+            break
+        x = x - 0.8
+    return x
+
+
+def alias(x):
+    old = x
+    new = x * 0.5 + 1
+    while abs(new - old) > 0.01:
+        old, new = new, new * 0.5 + 1
+    return new, old
+
+
+def flag(x):
+    done, n = False, 0
+    while not done:
+        x = x * 0.7
+        n += 1
+        if abs(x) < 0.2:
+            done = True
+    return x, n
+
+
+def early(x):
+    if x > 1:
+        return x
+    y = x * 2
+    while y < 1:
+        if y < -3:
+            return y * 100
+        y = y + 0.5
+    return y - 1
+
+
+PROGRAMS = [
+    value
+    for name, value in globals().copy().items()
+    if callable(value) and getattr(value, "__module__", None) == __name__ and name != "Counter"
+]
+POINTS = [float(numpy.float32(x)) for x in (-2.3, -1.0, -0.4, 0.0, 0.35, 0.9, 1.0, 1.7, 2.6)]
+
+
+def total(f):
+    """The sum of the results of `f`."""
+    return lambda x: sum(leaf * 1.0 for leaf in jax.tree_util.tree_leaves(f(x)))
+
+
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def test_an_explored_function_has_the_values_of_a_plain_run(f):
+    program = make_ir(explore(f))(1.0)
+    for x in POINTS:
+        expected = [float(leaf) for leaf in jax.tree_util.tree_leaves(f(x))]
+        got = [float(y) for y in interpret_in_numpy(program, x)]
+        assert numpy.allclose(got, expected, rtol=1e-4, atol=1e-4), x
+
+
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def test_derivatives_and_batches_of_an_explored_function_are_those_of_plain_runs(f):
+    if f in (middle, ten_ifs, hidden_iterator, any_all, triangle, adaptive, helper, fibonacci):
+        pytest.skip("kinds of programs that others have, and that take long")
+    points = [x for x in POINTS if x not in (0.0, 1.0, -1.0)]
+    loss, step = total(f), 1e-6
+    batched = make_ir(vmap(loss, explore=True))(numpy.array(points, "float32"))
+    (values,) = interpret_in_numpy(batched, numpy.array(points))
+    assert numpy.allclose(values, [loss(x) for x in points], rtol=1e-4, atol=1e-4)
+    forward = make_ir(lambda x: jvp(explore(loss), (x,), (1.0,))[1])(1.0)
+    backward = make_ir(grad(explore(loss)))(1.0)
+    for x in points[::2]:
+        slope = (loss(x + step) - loss(x - step)) / (2 * step)
+        assert numpy.allclose(interpret_in_numpy(forward, x), slope, rtol=1e-3, atol=1e-3), x
+        assert numpy.allclose(interpret_in_numpy(backward, x), slope, rtol=1e-3, atol=1e-3), x
+
+
+def test_sequential_branches_become_as_many_conditionals_and_common_ends_are_not_repeated():
+    text = str(make_ir(explore(ten_ifs))(1.0))
+    assert text.count(" = cond[") == 10
+    assert text.count("mul c0") == text.count("add c0") == 1
+
+    def with_common_end(x):
+        y = x * 2 if x > 0 else x - 1
+        return np.sin(y) + np.cos(y)
+
+    text = str(make_ir(explore(with_common_end))(1.0))
+    assert text.count("sin") == text.count("cos") == 1
+
+
+def test_a_loop_becomes_one_while_whose_carries_are_what_changes():
+    text = str(make_ir(explore(backtrack))(1.0))
+    assert (
+        text.count("while[") == 1
+        and "program condition(values_0: bool[], values_1: ~f32[])" in text
+    )
+    text = str(make_ir(explore(triangle))(1.0))
+    assert text.count("while[") == 2
+
+
+def test_jit_and_vmap_explore_on_request_and_compiled_values_agree():
+    points = numpy.array([0.2, 0.9, 1.7], "float32")
+    assert numpy.allclose(
+        jit(vmap(bisect, explore=True))(points)[0], [bisect(x)[0] for x in points]
+    )
+    assert jit(collatz, explore=True)(2.0) == 16
+
+
+def test_writes_in_branches_and_loops_reach_the_arrays():
+    def fill(x):
+        view = x[1:]
+        if x[0] > 0:
+            view[0] = 7.0
+        else:
+            x[2] = -1.0
+        i = 0
+        while i < x[1]:
+            x[0] += i
+            i += 1
+        return view.sum()
+
+    program = jit(lambda x: (x := x.copy(), explore(fill)(x))[::-1])
+    for start in ([1.0, 3.0, 2.0], [-1.0, 3.0, 2.0]):
+        plain = numpy.array(start, "float32")
+        expected = fill(plain)
+        got, changed = program(numpy.array(start, "float32"))
+        assert got == expected and changed.tolist() == plain.tolist()
+    outside = numpy.array([1.0, 3.0, 2.0], "float32")
+    explore(fill)(outside)
+    assert outside.tolist() == [22.0, 7.0, 2.0]
+
+
+def test_functions_traced_inside_are_explored_too():
+    def loss(x):
+        return x * x if x > 1 else -x
+
+    def outer(x):
+        slope = grad(loss)(x)
+        return functx.lax.scan(lambda c, _: (c - 1 if c > 0 else c + slope, c), x, None, 3)[0]
+
+    program = make_ir(explore(outer))(1.0)
+    assert [float(interpret_in_numpy(program, x)[0]) for x in (0.5, 2.0)] == [-2.5, 4.0]
+
+
+def test_paths_with_other_results_name_the_lines_of_both():
+    def shapes(x):
+        if x.sum() > 0:
+            return x * 2
+        return x.sum()
+
+    with pytest.raises(functx.errors.BranchTypeError) as caught:
+        jit(shapes, explore=True)(numpy.ones(3, "float32"))
+    message = str(caught.value)
+    assert "if True" in message and "return x * 2" in message
+    assert "if False" in message and "return x.sum()" in message
+
+    def structures(x):
+        return (x, x) if x > 0 else x
+
+    with pytest.raises(functx.errors.BranchTypeError, match="one structure and type"):
+        explore(structures)(1.0)
+
+
+def test_limits_and_numbers_of_python_are_told_with_a_cure():
+    with pytest.raises(functx.errors.PathLimitError, match=r"ten_ifs.*at most 5 paths"):
+        explore(ten_ifs, paths=5)(1.0)
+
+    def grow(x):
+        values = [x]
+        while values[-1] > 0:
+            values.append(values[-1] - 1)
+        return values[-1]
+
+    with pytest.raises(functx.errors.IterationLimitError, match=r"within 20 iterations.*`values`"):
+        explore(grow, iterations=20)(1.0)
+    with pytest.raises(functx.errors.ExploredNumberError, match="while i < n"):
+        explore(lambda n: sum(range(int(n))))(3)
+    with pytest.raises(functx.errors.ArgumentError, match="not those of numbers, shapes"):
+        explore(lambda x: np.zeros(x.astype(int).item()))(3.0)
+    with pytest.raises(functx.errors.ConcretizationError, match=r"functx\.explore"):
+        jit(lambda x: x if x > 0 else -x)(1.0)
+    with pytest.raises(functx.errors.ArgumentError, match="paths must be a positive int"):
+        explore(abs, paths=0)
+
+
+def test_a_function_that_computes_otherwise_when_run_again_is_told():
+    calls = []
+
+    def changing(x):
+        calls.append(x)
+        return x * len(calls) if x > len(calls) else x
+
+    with pytest.raises(functx.errors.ReplayError, match="compute the same whenever it runs"):
+        explore(changing)(1.0)
+
+
+def test_an_error_of_the_function_names_the_outcomes_that_lead_to_it():
+    def refuses(x):
+        if x < 0:
+            raise ValueError("negative")
+        return x
+
+    with pytest.raises(ValueError, match="negative") as caught:
+        jit(refuses, explore=True)(1.0)
+    assert "True: test_explore.py" in "".join(caught.value.__notes__)
