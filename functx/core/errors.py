@@ -196,6 +196,14 @@ class GradientError(FunctxError, TypeError, RuntimeError):
     """
 
 
+class PatternSizeError(FunctxError, ValueError):
+    """The sparsity pattern of a Jacobian or Hessian has too many places to be stored.
+
+    Smallest failing code: `functx.sparse.jacobian(functx.numpy.cumsum)(functx.numpy.ones(20000))`.
+    Cure: use products with vectors (`jvp`, `vjp`, `hvp`), or close over the integers that index arrays.
+    """
+
+
 class LinearityError(GradientError):
     """A function or a rule that is transposed is not linear.
 

@@ -19,6 +19,10 @@ Sets = NumPyArray | None
 """An array with the number of a set for each element; None if all sets are empty."""
 
 
+LARGE_SET = 64
+"""The members, on average, of sets that may be replaced by a larger one where they are too many."""
+
+
 class DependentOperand(NamedTuple):
     """An operand of an equation: its type, the sets of its elements, and its value where that is known.
 
@@ -55,12 +59,12 @@ class IndexSets:
     """The sets of indices below `size` that arrays refer to by number.
 
     Number 0 is the empty set, and number i + 1 the set of i alone. Sets are told apart by sums of 64
-    random bits for each member. Where unions would need more than `limit` new members, one set
-    that contains them all takes the place of each.
+    random bits for each member. All unions together read at most `work` members; beyond that, and where
+    one union of large sets would read more than `limit`, one set takes the place of several: their union.
     """
 
-    def __init__(self, size: int, limit: int = 2**24):
-        self.size, self.limit = size, limit
+    def __init__(self, size: int, limit: int = 2**22, work: int = 2**26):
+        self.size, self.limit, self.work = size, limit, work
         self.starts = np.maximum(np.arange(-1, size + 1), 0)
         self.members: NumPyArray = np.arange(size, dtype=np.int32)
         self.numbers: dict[int, int] = dict(
@@ -160,10 +164,11 @@ class IndexSets:
         owners, columns = np.nonzero(rows)
         sets = rows[owners, columns]
         total = int(self.lengths(sets).sum())
-        if total > self.limit:
+        if total > min(self.limit, self.work) and total > LARGE_SET * len(rows):
             everything = np.unique(self.members_of(np.unique(sets)))
             whole = self._intern(everything, np.array([0, len(everything)]))
             return np.broadcast_to(whole, len(rows))
+        self.work = max(self.work - total, 0)
         keys = np.repeat(owners, self.lengths(sets)) * self.size + self.members_of(sets)
         # `np.unique` of NumPy 2.3 takes three times as long.
         keys.sort()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import ConcretizationError, GradientError, ValueRangeError
+from functx.core.masks import select_where
 from functx.core.program import Program
 from functx.core.rewriting import Rewrite, rewrite_by_structure
 from functx.core.tracer import Tracer
-from functx.core.types import ShapedArray, is_complex
+from functx.core.types import Shape, ShapedArray, is_complex
 from functx.core.typing import Function, NumPyArray, PyTree, Value
 from functx.transforms.argument_names import (
     as_decorator,
@@ -206,17 +208,44 @@ def _sparse(
     return function.computed_by(choose, _WRAPS[format])
 
 
-def _block_places(
-    rewrite: SparseJacobian, jacobian: TracedJacobian, number: int
-) -> tuple[NumPyArray, NumPyArray]:
-    """The rows and the columns of the places in block `number` of the pattern, none for a block -1."""
-    if number < 0:
-        return np.zeros(0, np.int32), np.zeros(0, np.int32)
-    pattern, ins = rewrite.products.pattern, jacobian.in_avals
-    outs = [a for a, on in zip(jacobian.out_avals, jacobian.inexact, strict=True) if on]
-    rows, columns = spans(outs)[number // len(ins)], spans(ins)[number % len(ins)]
-    inside = pattern.block(rows, columns)
-    return pattern.rows[inside] - rows.start, pattern.columns[inside] - columns.start
+class _Block(NamedTuple):
+    """One output by one argument: the limits of its rows and of its columns in the whole pattern."""
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+    @classmethod
+    def of(cls, jacobian: TracedJacobian, number: int) -> _Block:
+        """The block with a number, counted along rows of blocks; an empty one for -1."""
+        outs, ins = select_where(jacobian.out_avals, jacobian.inexact), jacobian.in_avals
+        columns = spans(ins)[number % len(ins)]
+        if number < 0:
+            return cls((0, 0), (0, columns.stop - columns.start))
+        rows = spans(outs)[number // len(ins)]
+        return cls((rows.start, rows.stop), (columns.start, columns.stop))
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return self.columns[1] - self.columns[0]
+
+
+@lru_cache(maxsize=16)
+def _block_places(pattern: SparsityPattern, block: _Block) -> tuple[NumPyArray, NumPyArray]:
+    """The rows and the columns of the places in a block, counted from its first."""
+    inside = pattern.block(slice(*block.rows), slice(*block.columns))
+    return pattern.rows[inside] - block.rows[0], pattern.columns[inside] - block.columns[0]
+
+
+@lru_cache(maxsize=16)
+def _block_indices(pattern: SparsityPattern, block: _Block, shape: Shape) -> NumPyArray:
+    """The indices of the places in a block, which has `shape` as an array."""
+    rows, columns = _block_places(pattern, block)
+    indices = np.zeros((len(rows), len(shape)), np.int32)
+    if shape:
+        flat = rows.astype(np.int64) * max(block.width, 1) + columns
+        indices[:] = np.stack(np.unravel_index(flat, shape), axis=1)
+    return indices
 
 
 def _wrap_bcoo(
@@ -224,28 +253,18 @@ def _wrap_bcoo(
 ) -> Any:
     """A Jacobian as a BCOO of type `aval`."""
     bcoo = import_module("jax.experimental.sparse").BCOO
-    rows, columns = _block_places(rewrite, jacobian, number)
-    flat = rows.astype(np.int64) * max(_width(jacobian, number), 1) + columns
-    indices = np.zeros((len(flat), aval.ndim), np.int32)
-    if aval.shape:
-        indices[:] = np.stack(np.unravel_index(flat, aval.shape), axis=1)
+    indices = _block_indices(rewrite.products.pattern, _Block.of(jacobian, number), aval.shape)
     data = ops.zeros_like(aval.update(shape=(0,))) if block is None else block
     return bcoo((data, indices), shape=aval.shape, indices_sorted=True, unique_indices=True)
-
-
-def _width(jacobian: TracedJacobian, number: int) -> int:
-    """The number of columns of block `number`."""
-    ins = jacobian.in_avals
-    return ins[number % len(ins)].size
 
 
 def _wrap_csr(
     rewrite: Any, jacobian: TracedJacobian, block: Value | None, aval: ShapedArray, number: int
 ) -> Any:
     """A Jacobian as a `csr_array`, a row for each element of the output."""
-    rows, columns = _block_places(rewrite, jacobian, number)
-    width = _width(jacobian, number)
-    height = aval.size // width if width else 0
+    place = _Block.of(jacobian, number)
+    rows, columns = _block_places(rewrite.products.pattern, place)
+    height = aval.size // place.width if place.width else 0
     data = np.zeros(0, aval.dtype) if block is None else backend.concrete_or_none(block)
     if data is None or isinstance(data, Tracer):
         raise ConcretizationError(
@@ -254,7 +273,7 @@ def _wrap_csr(
         )
     starts = np.searchsorted(rows, np.arange(height + 1))
     csr_array = import_module("scipy.sparse").csr_array
-    return csr_array((np.asarray(data), columns, starts), shape=(height, width))
+    return csr_array((np.asarray(data), columns, starts), shape=(height, place.width))
 
 
 _WRAPS: dict[str, Wrap] = {"bcoo": _wrap_bcoo, "csr": _wrap_csr, "dense": wrap_dense}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from functx.core.backend import backend
+from functx.core.errors import PatternSizeError
 from functx.core.masks import select_where
 from functx.core.program import Program
 from functx.core.rewriting import Rewrite, cached_rewrite
@@ -112,7 +113,12 @@ class PlanJacobian(Rewrite[JacobianPlan]):
             if candidates and min(shape) < LEAST_SPARSE_SIZE:
                 notes.append(f"sparse: not tried below {LEAST_SPARSE_SIZE} inputs or outputs")
             else:
-                candidates.append(self.sparse_candidate(program))
+                try:
+                    candidates.append(self.sparse_candidate(program))
+                except PatternSizeError as error:
+                    if not candidates:
+                        raise
+                    notes.append(f"sparse: {error.problem}")
         result = shape[0] * shape[1] * width
         chosen = min(candidates, key=lambda each: each.cost(result))
         free, needed = self.memory - result, chosen.products * chosen.bytes_held

@@ -108,14 +108,23 @@ class SparseJacobian(Rewrite[Program]):
 
     def seeds(self, avals: Avals) -> list[Value]:
         """For each type, a batch of one array a product, with ones at the elements of its color."""
-        count, colors, seeds = self.products.count, self.products.colors, []
+        count, seeds = self.products.count, []
         for aval, span in zip(avals, spans(avals), strict=True):
-            own = constant(colors[span].astype(np.int32))
+            own = self.color_vector(span)
             batched = ops.broadcast_in_dim(own, (count, aval.size), (1,))
             ones = ops.eq(batched, ops.broadcasted_iota("int32", (count, aval.size), 0))
             ones = ops.convert_element_type(ones, aval.dtype, aval.weak_type)
             seeds.append(ops.reshape(ones, (count, *aval.shape)))
         return seeds
+
+    def color_vector(self, span: slice) -> Value:
+        """The colors at the positions `span`; computed, not stored, where they repeat as those of bands do."""
+        colors, count = self.products.colors, self.products.count
+        size = span.stop - span.start
+        if np.array_equal(colors[span], np.arange(span.start, span.stop) % max(count, 1)):
+            numbers = ops.add(ops.broadcasted_iota("int32", (size,), 0), span.start)
+            return ops.rem(numbers, max(count, 1))
+        return constant(colors[span].astype(np.int32))
 
     def run(self, linear: Program, seeds: Values, others: Values) -> list[Value]:
         """The outputs of `linear` for all products, along a first axis."""

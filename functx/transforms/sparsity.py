@@ -16,6 +16,7 @@ import numpy as np
 from functx import ops
 from functx.core.backend import backend
 from functx.core.decompositions import class_decomposition
+from functx.core.errors import PatternSizeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import select_where
 from functx.core.program import Atom, Equation, Literal, Program, Var
@@ -31,6 +32,9 @@ LOOP_EQUATIONS = 20_000
 """The number of equations of loops that are followed step by step; longer loops have a fixed point."""
 FIXED_POINT_STEPS = 32
 """The steps after which carries whose sets still grow are taken to depend on all operands."""
+
+MOST_PLACES = 2**27
+"""The number of places beyond which a pattern is refused."""
 
 KnownArrays = tuple[ops.DenseConstant | None, ...]
 """The value of each input of a program that is known, as a constant; None for the others."""
@@ -210,6 +214,12 @@ class JacobianPattern(Rewrite[SparsityPattern]):
         ]
         flat = np.concatenate([np.zeros(0, np.int32), *numbers])
         starts = np.concatenate([[0], np.cumsum(analysis.lengths(flat))])
+        if starts[-1] > MOST_PLACES:
+            raise PatternSizeError(
+                f"{program.name}: a sparsity pattern must have at most {MOST_PLACES} places; got "
+                f"{starts[-1]} of {len(flat) * size}",
+                fix="Use jacfwd or jacrev with a chunk_size, or products with vectors (jvp, vjp, hvp).",
+            )
         return SparsityPattern((len(flat), size), starts, analysis.members_of(flat))
 
 

@@ -13,7 +13,7 @@ from functx.ops.conversion import conj, convert_element_type
 from functx.ops.families import Linear, Unary, check_same_dtype
 from functx.ops.logic import ne
 from functx.ops.reductions import reduce_sum
-from functx.ops.shapes import broadcast_in_dim
+from functx.ops.shapes import broadcast_in_dim, rev
 from functx.ops.transcendental import cos, exp, sin
 from functx.testing import bf16, bool_, c64, check_rules, f32, i32, sample, u32
 
@@ -266,6 +266,30 @@ class ConjugatesCotangents(Unary):
 
     def lower(self, ctx, x):
         return stablehlo.exponential(x)
+
+
+@mistake("`index_sets` must contain every element")
+class MirroredTotal(Linear):
+    """The sum of a vector and its mirror image, whose index sets leave out the mirror image."""
+
+    accepts = "iufc"
+    samples = (sample(f32[4]),)
+
+    def abstract_eval(self, x):
+        return x
+
+    def index_sets(self, sets, *operands):
+        return operands[0].sets
+
+    def transpose(self, ct, x):
+        return (MirroredTotal()(ct),)
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        return add(x, rev(x, (1 - dim,))), dim
+
+    def lower(self, ctx, x):
+        return ctx.via_jax(lambda x: x + x[::-1], x)
 
 
 for made in (Sine, Total, *MISTAKES):
