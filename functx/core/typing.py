@@ -39,6 +39,8 @@ Flags: TypeAlias = Sequence[bool]
 Avals: TypeAlias = "Sequence[ShapedArray]"
 ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | complex | Literal"
 """An array, a number, or a literal of a program, as an argument of functions of arrays."""
+Number: TypeAlias = "float | Value"
+"""A real number, or an array of them."""
 ArrayOrList: TypeAlias = "ArrayLike | Sequence[Any]"
 """An array, a number, or nested lists and tuples of them, as an argument of functions of NumPy's."""
 Index: TypeAlias = "ArrayOrList | slice | EllipsisType | None"

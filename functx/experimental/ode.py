@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ml_dtypes import finfo
 
@@ -15,7 +15,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
-from functx.core.typing import ArrayOrList, Function, PyTree, Value
+from functx.core.typing import ArrayOrList, Function, Number, PyTree, Value
 from functx.custom.checkpoint import checkpoint
 from functx.flatten_util import ravel_pytree
 from functx.numpy import (
@@ -40,7 +40,6 @@ from functx.transforms.vmap import vmap
 
 __all__ = ["odeint"]
 
-Number: TypeAlias = "float | Value"
 
 # J. R. Dormand, P. J. Prince, "A family of embedded Runge-Kutta formulae" (1980): the nodes and the weights
 # of the stages, of which the last row gives the solution, and the weights of its error.

@@ -11,6 +11,7 @@ from functx import ops
 from functx.core.typing import Value
 
 EULER_GAMMA = 0.57721566490153286061
+LOG_TWO_PI = math.log(2.0 * math.pi)
 STIRLING_MIN = 10.0
 """The smallest argument for which Stirling's series is exact in double precision."""
 _STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)

@@ -27,8 +27,9 @@ from functx.numpy.linalg import svd as _svd
 from functx.ops import factorizations
 from functx.ops.eigenvectors import Eig
 from functx.ops.least_squares import Qr
-from functx.ops.linear_systems import Lu, TridiagonalSolve
+from functx.ops.linear_systems import Lu
 from functx.ops.operands import literal
+from functx.ops.tridiagonal_systems import TridiagonalSolve
 from functx.transforms.control.loops import fori_loop
 
 __all__ = [

@@ -45,6 +45,7 @@ from functx.ops.sorting import *  # noqa: F403
 from functx.ops.special import *  # noqa: F403
 from functx.ops.staging import *  # noqa: F403
 from functx.ops.transcendental import *  # noqa: F403
+from functx.ops.tridiagonal_systems import *  # noqa: F403
 from functx.ops.windows import *  # noqa: F403
 
 __all__ = [

@@ -7,7 +7,7 @@ import pytest
 import functx
 from functx.core.errors import FunctxError
 from functx.scipy import signal
-from functx.scipy.windows import make_window
+from functx.scipy.signal.windows import make_window
 
 scipy_signal = pytest.importorskip("scipy.signal")
 R = np.random.RandomState(0)

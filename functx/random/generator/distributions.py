@@ -138,7 +138,7 @@ def randint(
         count = int(high) - int(low)  # type: ignore[arg-type]
         bounds = [literal(int(low), dtype), literal(wrap_integer(count, dtype), dtype)]  # type: ignore[arg-type]
     else:
-        first, end = [as_parameter("randint", x, shape, dtype) for x in (low, high)]
+        first, end = [draw_parameter("randint", x, shape, dtype) for x in (low, high)]
         bounds = [first, ops.sub(end, first)]
     return check_generator("randint", generator).draw(DrawIntegers(shape), *bounds)
 
@@ -447,10 +447,10 @@ def parameters(
     shape = broadcast_shapes(*[aval_of(x).shape for x in values])
     if size is not None:
         shape = canonical_shape(size)
-    return [as_parameter(caller, x, shape, dtype) for x in values], shape, dtype
+    return [draw_parameter(caller, x, shape, dtype) for x in values], shape, dtype
 
 
-def as_parameter(caller: str, x: ArrayLike, shape: Shape, dtype: DType) -> Any:
+def draw_parameter(caller: str, x: ArrayLike, shape: Shape, dtype: DType) -> Any:
     """A parameter in `dtype`, a number or broadcast to `shape`.
 
     Raises DTypeError for a complex one, or a float for integers, and ShapeError if it does not broadcast.

@@ -3,25 +3,27 @@
 from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.scipy.linalg.decompositions import (
-    cho_factor,
-    cho_solve,
     cholesky,
-    det,
     eigh,
     eigh_tridiagonal,
     hessenberg,
-    inv,
     lu,
-    lu_factor,
-    lu_solve,
     polar,
     qr,
     qr_multiply,
     rsf2csf,
     schur,
+    svd,
+)
+from functx.scipy.linalg.linear_systems import (
+    cho_factor,
+    cho_solve,
+    det,
+    inv,
+    lu_factor,
+    lu_solve,
     solve,
     solve_triangular,
-    svd,
 )
 from functx.scipy.linalg.matrix_functions import (
     expm,

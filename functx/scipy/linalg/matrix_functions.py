@@ -16,8 +16,9 @@ from functx.core.types import ShapedArray, complex_dtype
 from functx.core.typing import ArrayOrList, Value
 from functx.lax.schur import SolveSylvester
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
-from functx.scipy.linalg.analytic_functions import Expm, FrechetDerivative, Funm, Logm, Sqrtm
+from functx.scipy.linalg.analytic_functions import Expm, FrechetDerivative, Logm, Sqrtm
 from functx.scipy.linalg.decompositions import square_matrices
+from functx.scipy.linalg.schur_parlett import Funm
 
 
 def expm(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ml_dtypes import finfo
 
@@ -17,7 +17,7 @@ from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
-from functx.core.typing import ArrayLike, Function, PyTree, Value
+from functx.core.typing import ArrayLike, Function, Number, PyTree, Value
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
 from functx.flatten_util import ravel_pytree
@@ -31,7 +31,6 @@ from functx.transforms.linear_transpose import linear_transpose
 __all__ = ["bicgstab", "cg", "gmres"]
 
 Matvec = Callable[[Value], Value]
-Number: TypeAlias = "float | Value"
 
 
 def cg(

@@ -11,6 +11,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import is_complex
 from functx.core.typing import ArrayLike, Tangent, Value
 from functx.lax.gamma_ratios import (
+    LOG_TWO_PI,
     STIRLING_MIN,
     bernoulli_numbers,
     log_gamma_ratio,
@@ -190,7 +191,7 @@ def _loggamma_right(z: Value) -> Value:
     large = ops.ge(ops.abs(z), STIRLING_MIN)
     far = ops.select(large, z, ops.add(z, STIRLING_MIN))
     value = ops.sub(ops.mul(ops.sub(far, 0.5), ops.log(far)), far)
-    value = ops.add(value, ops.add(stirling_remainder(far), 0.5 * math.log(2.0 * math.pi)))
+    value = ops.add(value, ops.add(stirling_remainder(far), 0.5 * LOG_TWO_PI))
     product = ops.zeros_like(z)
     for j in range(int(STIRLING_MIN)):
         product = ops.add(product, ops.log(ops.add(ops.select(large, 1.0, z), float(j))))

@@ -11,14 +11,12 @@ from functx.core.errors import ArgumentError
 from functx.core.tracer import aval_of
 from functx.core.types import accumulation_dtype, is_integer
 from functx.core.typing import ArrayLike, Axes, Value
-from functx.lax.gamma_ratios import STIRLING_MIN, stirling_remainder
+from functx.lax.gamma_ratios import LOG_TWO_PI, STIRLING_MIN, stirling_remainder
 from functx.nn.activations import log_softmax as _log_softmax
 from functx.nn.activations import softmax as _softmax
 from functx.numpy.promotion import as_inexact, operand
 from functx.numpy.ufuncs import broadcast_inexact
 from functx.ops import special
-
-HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Value:
@@ -115,7 +113,7 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Value:
     near = ops.log(ndtr(ops.max(x, low)))
     # log(1 - ndtr(-x)) for x > 0, -x^2 / 2 - log(-x sqrt(2 pi)) + log(1 - 1 / x^2 + 3 / x^4 ...) far below
     far = ops.min(x, low)
-    tail = ops.sub(ops.sub(ops.mul(ops.square(far), -0.5), ops.log(ops.neg(far))), HALF_LOG_TWO_PI)
+    tail = ops.sub(ops.sub(ops.mul(ops.square(far), -0.5), ops.log(ops.neg(far))), 0.5 * LOG_TWO_PI)
     series = ops.zeros_like(far)
     for n in reversed(range(1, series_order + 1)):
         series = ops.div(ops.mul(ops.add(series, 1.0), -(2.0 * n - 1.0)), ops.square(far))
@@ -183,7 +181,7 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Value:
     terms = ops.add(
         ops.mul(ops.sub(a, 0.5), ops.log1p(ops.div(b, a))), ops.mul(b, ops.log1p(ratio))
     )
-    half = ops.mul(0.5, ops.sub(math.log(2 * math.pi), ops.log(b)))
+    half = ops.mul(0.5, ops.sub(LOG_TWO_PI, ops.log(b)))
     for_large_both = ops.add(ops.sub(half, terms), ops.add(stirling_remainder(a), remainder))
     large = ops.bitwise_and(ops.ge(b, STIRLING_MIN), ops.ge(total, STIRLING_MIN))
     by_stirling = ops.select(ops.ge(a, STIRLING_MIN), for_large_both, for_large_b)

@@ -6,6 +6,7 @@ import math
 
 from functx import ops
 from functx.core.typing import ArrayLike, Value
+from functx.lax.gamma_ratios import LOG_TWO_PI
 from functx.lax.hurwitz_zeta import Zeta
 from functx.lax.incomplete_beta import IncompleteBeta
 from functx.lax.incomplete_gamma import IncompleteGamma
@@ -153,7 +154,7 @@ def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Value:
     negative = ops.lt(x, 0.0)
     mirrored = ops.select(negative, ops.sub(1.0, x), 2.0)
     value = Zeta()(ops.select(negative, mirrored, x), ops.constant_like(x, 1.0))
-    log = ops.sub(ops.lgamma(mirrored), ops.mul(mirrored, math.log(2.0 * math.pi)))
+    log = ops.sub(ops.lgamma(mirrored), ops.mul(mirrored, LOG_TWO_PI))
     half = ops.mul(ops.select(negative, ops.neg(x), 0.0), 0.5)
     whole = ops.floor(ops.add(half, 0.5))
     sine = ops.sin(ops.mul(ops.sub(half, whole), math.pi))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from functx.core.typing import Value
+from functx.lax.gamma_ratios import LOG_TWO_PI
 from functx.nn.activations import log1mexp, log_sigmoid, sigmoid
 from functx.numpy.operators import abs, square
 from functx.numpy.ufuncs import arctan2, exp, expm1, log, log1p, maximum, sin, tan, where
 from functx.scipy.special import i0e, log_ndtr, logit, ndtr, ndtri
 from functx.scipy.stats.distribution import ContinuousDistribution, SymmetricDistribution
 from functx.scipy.stats.kernels import (
-    LOG_TWO_PI,
     log_normal_mass,
     log_one_plus_square,
     log_share,

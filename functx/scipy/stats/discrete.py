@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from functx.core.primitive import rule
 from functx.core.typing import Value
+from functx.lax.gamma_ratios import LOG_TWO_PI
 from functx.numpy.array_creation import arange
 from functx.numpy.floating_point import floor, isnan, round
 from functx.numpy.operators import power
@@ -15,7 +16,6 @@ from functx.numpy.ufuncs import exp, log, where
 from functx.scipy.special import betaln, entr, gammaincc, xlog1py, xlogy
 from functx.scipy.stats.distribution import INF, Distribution
 from functx.scipy.stats.kernels import (
-    LOG_TWO_PI,
     binomial_product,
     log_binomial,
     log_combinations,

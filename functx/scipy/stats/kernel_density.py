@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeAlias
 
@@ -12,6 +11,7 @@ import functx.numpy as np
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.types import is_complex
 from functx.core.typing import ArrayLike, ShapeLike, Value
+from functx.lax.gamma_ratios import LOG_TWO_PI
 from functx.nn.activations import logsumexp
 from functx.numpy.promotion import promote_inexact
 from functx.ops.operands import canonical_shape
@@ -186,7 +186,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         rows, data = np.matmul(columns.T, factor), np.matmul(self.dataset.T, factor)
         squares = np.sum(np.square(rows[:, None] - data), axis=-1)
         log_determinant = np.sum(np.log(np.diagonal(factor)))
-        return squares / -2, log_determinant - self.d * math.log(2 * math.pi) / 2
+        return squares / -2, log_determinant - self.d * LOG_TWO_PI / 2
 
 
 def _as_columns(x: ArrayLike) -> Value:

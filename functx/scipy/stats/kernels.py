@@ -9,7 +9,7 @@ import math
 
 from functx.core.samples import Rounding, f32, sample
 from functx.core.typing import Tangent, Value
-from functx.lax.gamma_ratios import STIRLING_MIN, stirling_remainder
+from functx.lax.gamma_ratios import LOG_TWO_PI, STIRLING_MIN, stirling_remainder
 from functx.nn.activations import log1mexp
 from functx.numpy.floating_point import isinf
 from functx.numpy.operators import abs, power
@@ -17,8 +17,6 @@ from functx.numpy.ufuncs import exp, log, log1p, where
 from functx.ops.families import Binary, binary_function
 from functx.ops.operands import cast_like, upcast_half
 from functx.scipy.special import betaln, erf, gammaln, log_ndtr, ndtr, xlog1py, xlogy
-
-LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def exp_of_log(log_density: Value, product: Value) -> Value:

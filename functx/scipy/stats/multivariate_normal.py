@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import functx.numpy as np
-from functx import ops
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.typing import ArrayLike, Value
-from functx.numpy.promotion import broadcast_shapes, broadcast_to, promote_real
+from functx.lax.gamma_ratios import LOG_TWO_PI
+from functx.numpy.promotion import promote_real
+from functx.scipy.linalg import solve_triangular
 
 __all__ = ["logpdf", "pdf"]
 
@@ -45,7 +46,7 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
         whitened = _solve_lower_triangular(factor, y)
         squared_norm = np.sum(whitened * whitened, axis=-1)
         log_determinant = 2 * np.sum(np.log(np.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
-    return (squared_norm + log_determinant + n * math.log(2 * math.pi)) / -2
+    return (squared_norm + log_determinant + n * LOG_TWO_PI) / -2
 
 
 def _solve_lower_triangular(factor: Value, y: Value) -> Value:
@@ -53,10 +54,9 @@ def _solve_lower_triangular(factor: Value, y: Value) -> Value:
     if factor.ndim == 2:
         # Vectors that share a matrix are its right-hand sides.
         columns = np.moveaxis(np.reshape(y, (-1, y.shape[-1])), 0, -1)
-        return np.reshape(np.moveaxis(ops.triangular_solve(factor, columns), -1, 0), y.shape)
-    batch, n = broadcast_shapes(factor.shape[:-2], y.shape[:-1]), y.shape[-1]
-    columns = broadcast_to(y, (*batch, n))[..., None]
-    return ops.triangular_solve(broadcast_to(factor, (*batch, n, n)), columns)[..., 0]
+        columns = solve_triangular(factor, columns, lower=True)
+        return np.reshape(np.moveaxis(columns, -1, 0), y.shape)
+    return solve_triangular(factor, y[..., None], lower=True)[..., 0]
 
 
 def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Value:
