@@ -199,7 +199,7 @@ class GradientError(FunctxError, TypeError, RuntimeError):
 class PatternSizeError(FunctxError, ValueError):
     """The sparsity pattern of a Jacobian or Hessian has too many places to be stored.
 
-    Smallest failing code: `functx.sparse.jacobian(functx.numpy.cumsum)(functx.numpy.ones(20000))`.
+    Smallest failing code: `functx.sparse.jacobian(lambda x: x * x.sum())(functx.numpy.ones(20000))`.
     Cure: use products with vectors (`jvp`, `vjp`, `hvp`), or close over the integers that index arrays.
     """
 

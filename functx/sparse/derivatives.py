@@ -50,6 +50,7 @@ def jacobian(
     `jax.experimental.sparse.BCOO` of the same shapes; with "csr" `scipy.sparse.csr_array`, a row
     for each element of the output and a column for each of the argument, which have values and so
     cannot be made while tracing; with "dense" they are arrays. `chunk_size` products run at a time.
+    Elements outside of the pattern are zero, also where a dense Jacobian has nan, as 0 * inf.
 
     Raises GradientError for dtypes that neither mode can differentiate, ValueRangeError for an
     unknown mode or format, ConcretizationError for "csr" inside a traced function.

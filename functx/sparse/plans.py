@@ -121,7 +121,9 @@ class PlanJacobian(Rewrite[JacobianPlan]):
                     notes.append(f"sparse: {error.problem}")
         result = shape[0] * shape[1] * width
         chosen = min(candidates, key=lambda each: each.cost(result))
-        free, needed = self.memory - result, chosen.products * chosen.bytes_held
+        # The result itself may need more than the budget.
+        free = max(self.memory - result, self.memory // 8)
+        needed = chosen.products * chosen.bytes_held
         chunk = None if needed <= free else max(1, free // max(chosen.bytes_held, 1))
         return JacobianPlan(
             self.name, shape, tuple(candidates), tuple(notes), chosen, chunk, result, self.memory

@@ -16,7 +16,7 @@ from functx.core.rewriting import Record, Rewrite, apply
 from functx.core.samples import f32
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
-from functx.core.types import ShapedArray, is_inexact
+from functx.core.types import ShapedArray, is_inexact, promote_types
 from functx.core.typing import Avals, NumPyArray, Value, Values
 from functx.transforms.chunked_batching import ChunkedBatch, needs_chunking
 from functx.transforms.forward_mode import Linearize
@@ -143,7 +143,8 @@ class SparseJacobian(Rewrite[Program]):
         reverse = self.products.kind == "reverse"
         places, pattern = self.products.places().astype(np.int32), self.products.pattern
         # One that holds the elements of all products exactly.
-        dtype = np.result_type(*[x.dtype for x in products]) if products else None
+        wide = promote_types(tuple([(x.dtype, False) for x in products])) if products else None
+        dtype = None if wide is None else wide[0]
         parts = [
             ops.convert_element_type(ops.reshape(x, (self.products.count, a.size)), dtype)
             for x, a in zip(products, ins if reverse else outs, strict=True)

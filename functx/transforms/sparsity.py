@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import select_where
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
-from functx.core.tracer import aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Avals, NumPyArray
 from functx.transforms.decompose import builtin_decomposition
@@ -46,25 +47,25 @@ def known_arrays(values: Sequence[Any]) -> KnownArrays:
 
 
 def _known_array(x: Any) -> ops.DenseConstant | None:
+    """The value of an array of integers or booleans; None for other arrays and for traced ones."""
     aval = aval_of(x)
-    if (
-        is_inexact(aval.dtype)
-        or not isinstance(aval.dtype, np.dtype)
-        or aval.dtype.kind not in "biu"
-    ):
+    if isinstance(x, Tracer) or aval.dtype not in _KNOWN_DTYPES:
         return None
     value = backend.concrete_or_none(x)
-    if value is None or hasattr(value, "atom"):
+    if value is None:
         return None
-    return ops.DenseConstant(
-        ShapedArray(aval.shape, aval.dtype), np.asarray(value, aval.dtype).tobytes()
-    )
+    own = ShapedArray(aval.shape, aval.dtype)
+    return ops.DenseConstant(own, np.asarray(value, aval.dtype).tobytes())
+
+
+_KNOWN_DTYPES = frozenset(map(np.dtype, ("?bhilqBHILQ")))
 
 
 class SparsityAnalysis(IndexSets):
     """The walk through linear programs that finds the index sets of their outputs."""
 
     equations = 0
+    """The number of equations that the walk has passed."""
 
     def run(self, program: Program, operands: Sequence[DependentOperand]) -> list[DependentOperand]:
         """The outputs of `program`, with their sets and values, from those of the inputs."""
@@ -116,12 +117,13 @@ class SparsityAnalysis(IndexSets):
         `operands` are all operands of the loop.
         """
         state = [DependentOperand(x.aval, x.sets) for x in carry]
-        for count in range(2 * FIXED_POINT_STEPS):
+        for steps in count():
             following = self.union_operands([state, step(state)])
             grown = [not _same_sets(x.sets, y.sets) for x, y in zip(state, following, strict=True)]
             if not any(grown):
                 break
-            if count >= FIXED_POINT_STEPS:
+            if steps >= FIXED_POINT_STEPS:
+                # No union is larger, so each such step ends the growth of a carry.
                 following = [
                     x._replace(sets=self.union_of_all(operands, x.aval.shape)) if on else x
                     for x, on in zip(following, grown, strict=True)

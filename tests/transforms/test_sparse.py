@@ -255,6 +255,10 @@ def test_csr_scalars_empty_arrays_aux_and_complex_numbers():
     squares = sparse.jacobian(lambda z: z * z, holomorphic=True)(z)
     np.testing.assert_allclose(squares.data, 2 * z)
     np.testing.assert_allclose(sparse.jacobian(lambda x: x * 1j)(X[:2]).data, [1j, 1j])
+    halves = sparse.jacobian(lambda x: (x.astype("bfloat16"), 2 * x.astype("float16")))(X[:2])
+    assert [x.dtype.name for x in halves] == ["bfloat16", "float16"] and halves[
+        1
+    ].data.tolist() == [2, 2]
     with pytest.raises(GradientError, match="arguments or outputs must be real"):
         sparse.jacobian(lambda z: z * z)(z)
 
