@@ -212,6 +212,8 @@ class Config:
       ("auto"), wherever possible ("always"), or not ("never").
     - `simplify`: whether programs are simplified before they are compiled: where it pays ("auto"), in
       every way ("always"), or not ("never").
+    - `recognize_laplacians`: whether the trace of what `hessian` returns, in a traced function, is
+      computed as a Laplacian, without the Hessian.
     - `verify`: whether `functx.testing.verify` checks each new program on its first arguments, before
       `jit` or a transform compiles it. Only the first call of each program becomes slower.
     - `memory`: which values of the forward computation derivatives save, as in `jit(memory=)`.
@@ -231,7 +233,7 @@ class Config:
 
     Set an option by assignment, by `update(name, value)`, or within a block by
     `with functx.config.set(outline="never")`. A change of `operator_vmap`, `operator_aliases`,
-    `outline`, `simplify`, `verify` or `memory` clears all compiled programs; so does the end of a block
+    `outline`, `simplify`, `recognize_laplacians`, `verify` or `memory` clears all compiled programs; so does the end of a block
     that set one. The options of JAX are set by their names, which begin with `jax_`, and hold for both:
     `functx.config.update("jax_enable_x64", True)`.
     """
@@ -271,6 +273,7 @@ class Config:
         MEMORY_MODES[0], lambda value: parse_memory_mode("config", value) or MEMORY_MODES[0]
     )
     simplify = _enum_option("simplify", *SIMPLIFY_MODES)
+    recognize_laplacians = _option(True, bool)
     verify = _option(False, bool)
 
     recording_operations = _limit_option("operations")

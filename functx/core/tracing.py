@@ -74,6 +74,8 @@ class Builder:
 
     is_linear = False
     """Whether the program takes only equations on tangents, since it will be transposed."""
+    recognizer: Callable[[Primitive, Sequence[Atom], Tracer], Tracer] | None = None
+    """Optional: called with each appended operation of one output; gives the value to use in its place."""
     inputs_are_variables = False
     """Whether the inputs stand for Variables.
 
@@ -253,7 +255,8 @@ class Builder:
             return [Tracer(v, self) for v in variables]
         var = Var(outs[0])
         self.equations.append(Equation(primitive, inputs, [var], source))
-        return Tracer(var, self)
+        out = Tracer(var, self)
+        return out if self.recognizer is None else self.recognizer(primitive, inputs, out)
 
     def copy_equation(self, eqn: Equation, args: Sequence[ArrayLike]) -> list[Tracer]:
         """Append `eqn` on other operands of the same types, without calling `abstract_eval`."""

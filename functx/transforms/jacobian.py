@@ -45,6 +45,7 @@ from functx.transforms.grad import (
     make_gradient_function,
 )
 from functx.transforms.jvp import jvp
+from functx.transforms.laplacian_recognition import with_recognized_trace
 from functx.transforms.vmap import Batch
 
 
@@ -134,7 +135,10 @@ def hessian(
         return as_decorator(hessian, locals())
     options = argnums, has_aux, holomorphic, "hessian"
     inner = _jacobian(fun, *options, ReverseJacobian, chunk_size)
-    return _jacobian(inner, *options, ForwardJacobian, chunk_size, shown=fun)
+    outer = _jacobian(inner, *options, ForwardJacobian, chunk_size, shown=fun)
+    if has_aux or holomorphic or chunk_size is not None:
+        return outer
+    return with_recognized_trace(outer, fun, argnums)
 
 
 @api_boundary

@@ -15,12 +15,9 @@ from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.masks import inexact_mask, select_where
-from functx.core.named_axes import AxisNames
-from functx.core.program import Program
-from functx.core.rewriting import Rewrite, apply, cached_rewrite
-from functx.core.tracing import trace_closed
+from functx.core.rewriting import apply
 from functx.core.types import is_complex, is_inexact
-from functx.core.typing import Function, NumPyArray, PyTree, Value
+from functx.core.typing import Function, NumPyArray, PyTree
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import (
     as_decorator,
@@ -32,8 +29,7 @@ from functx.transforms.argument_names import (
 from functx.transforms.chunked_batching import standard_basis
 from functx.transforms.grad import Argnums, DifferentiatedFunction, canonical_argnums
 from functx.transforms.jacobian import split_axis
-from functx.transforms.series import Curves, JetRewrite, UncollapsedError
-from functx.transforms.vmap import Batch, add_axis
+from functx.transforms.series import CollapsedJet, Curves
 
 
 def laplacian(fun: Function | None = None, argnums: Argnums = 0) -> Function:
@@ -134,60 +130,6 @@ def differential_operator(
     return _operator(fun, argnums, "differential_operator", checked)
 
 
-class CollapsedJet(Rewrite[Program]):
-    """The rewrite to a program of values and the highest coefficients of jets along lines, summed.
-
-    Its inputs are those of the program, then, for each input marked `active`, the directions of the lines.
-    It returns the outputs, then, for each inexact one, the coefficients from order `first` on.
-    """
-
-    active: tuple[bool, ...]
-    curves: Curves
-    first: int
-
-    def __call__(self, program: Program) -> Program:
-        order, count = self.curves.order, len(program.outputs)
-        line = (True, *[False] * (order - 1))
-        given = tuple([line if on else () for on in self.active])
-
-        def body(*args: Value) -> list[Value]:
-            if order == 1:
-                # The highest coefficients are those of the directions.
-                lines = [self.curves.collapse(x) for x in args[len(given) :]]
-                args = (*args[: len(given)], *lines)
-            try:
-                outs = apply(JetRewrite(self.curves, order, given), program, args)
-            except UncollapsedError:
-                outs = self.sum_of_separate_jets(program, given, args)
-            return [
-                *outs[:count],
-                *[c for i, c in enumerate(outs[count:]) if i % order + 1 >= self.first],
-            ]
-
-        directions = [
-            add_axis(aval, 0, self.curves.directions or 0)
-            for aval in select_where(program.in_avals, self.active)
-        ]
-        avals = [*program.in_avals, *directions]
-        name = f"derivatives_{program.name}"
-        return trace_closed(body, avals, name=name, in_names=program.in_names)
-
-    def sum_of_separate_jets(
-        self, program: Program, given: tuple[tuple[bool, ...], ...], args: Sequence[Value]
-    ) -> list[Value]:
-        """The outputs of the `JetRewrite`, by a batch of jets along one line."""
-        size, order, count = self.curves.directions, self.curves.order, len(program.outputs)
-        assert size is not None
-        one = cached_rewrite(JetRewrite(Curves(order), order, given), program)
-        in_dims = (None,) * len(given) + (0,) * sum(self.active)
-        out_dims = (None,) * count + (0,) * (len(one.outputs) - count)
-        outs = apply(Batch(size, in_dims, out_dims, names=AxisNames()), one, args)
-        return [
-            self.curves.collapse(x) if i >= count and (i - count + 1) % order == 0 else x
-            for i, x in enumerate(outs)
-        ]
-
-
 def _second_order(
     fun: Function,
     argnums: Argnums,
@@ -241,11 +183,12 @@ def _operator(
         sizes = [a.size for a in in_avals]
         count = len(traced.program.outputs)
         by_order: dict[int, dict[tuple[int, ...], float]] = defaultdict(dict)
-        for by, factor in {(): 0.0, **coefficients(sum(sizes))}.items():
+        for by, factor in coefficients(sum(sizes)).items():
             by_order[len(by)][by] = factor
-        value_factor = by_order.pop(0)[()]
+        value_factor = by_order.pop(0, {}).get((), 0.0)
         outs = apply(None, traced.program, operands)
-        totals = [ops.mul(x, value_factor) for x in outs[: len(traced.out_avals)]]
+        own = outs[: len(traced.out_avals)]
+        totals = [ops.mul(x, value_factor) if value_factor else ops.zeros_like(x) for x in own]
         for order, terms in by_order.items():
             curves, lines = polarized(terms, sum(sizes), order)
             parts = np.split(lines, np.cumsum(sizes)[:-1], axis=1)

@@ -20,6 +20,7 @@ from functx.core.program import Equation, Program, Var, scalar_literal
 from functx.core.rewriting import (
     Record,
     Rewrite,
+    apply,
     bind_equation,
     cached_rewrite,
     interpret,
@@ -27,12 +28,13 @@ from functx.core.rewriting import (
 )
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
-from functx.core.types import ShapedArray, is_complex, is_inexact
+from functx.core.types import ShapedArray, is_complex, is_floating, is_inexact
 from functx.core.typing import Flags, Value, Values
+from functx.ops.families import Elementwise
 from functx.transforms.dce import active_outputs, nonzero_output_mask, varying_output_mask, with_io
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, canonicalize_for_ad
-from functx.transforms.vmap import add_axis, interpret_batched
+from functx.transforms.vmap import Batch, add_axis, interpret_batched
 
 
 class Curves(Record):
@@ -328,6 +330,8 @@ class SeriesEvaluator:
         higher: Callable[[int], Sequence[Coefficient | None]]
         if rule.is_affine:
             higher = self.affine_coefficients(equation, args, varying)
+        elif self.is_composition(primitive, args, varying, out_avals):
+            return [self.composition(primitive, args, varying.index(True), out_avals[0])]
         else:
             derivatives: list[Series] = []
 
@@ -346,6 +350,54 @@ class SeriesEvaluator:
             return Series(out_avals[i], compute, is_constant=not on, is_shifted=is_shifted and on)
 
         return [output(i) for i in range(len(out_avals))]
+
+    def is_composition(
+        self,
+        primitive: Primitive,
+        args: Sequence[Series],
+        varying: Flags,
+        out_avals: Sequence[ShapedArray],
+    ) -> bool:
+        """Whether an operation on many curves is a real function of the elements of one operand."""
+        if self.curves.directions is None or not isinstance(primitive, Elementwise):
+            return False
+        x = args[varying.index(True)]
+        is_real = is_floating(x.aval.dtype) and is_floating(out_avals[0].dtype)
+        return (
+            sum(varying) == 1
+            and is_real
+            and not x.is_shifted
+            and x.aval.shape == out_avals[0].shape
+        )
+
+    def composition(
+        self, primitive: Primitive, args: Sequence[Series], i: int, out_aval: ShapedArray
+    ) -> Series:
+        """The series of a function of the elements of operand i, by its own Taylor coefficients there.
+
+        These do not depend on the curves, of which only the powers of the change are computed for each.
+        """
+        x, order = args[i], self.curves.order
+        line = Series.given(x.first.value, [ops.constant_like(x.aval, 1)])
+        alone = SeriesEvaluator(Curves(order))
+        (local,) = alone.apply(primitive, [*args[:i], line, *args[i + 1 :]])
+        change = Series(x.aval, lambda k: x[k] if k else None)
+        powers = [change]
+        while len(powers) < order:
+            powers.append(self.product(ops.Mul(), powers[-1], change))
+
+        def compute(k: int) -> Coefficient | None:
+            if not k:
+                return local[0]
+            pairs = [(local[m], powers[m - 1][k]) for m in range(1, k + 1)]
+            terms = [
+                self.multiply(ops.Mul(), Coefficient(c.value, 0), power)
+                for c, power in pairs
+                if c is not None and power is not None
+            ]
+            return self.add(terms)
+
+        return Series(out_aval, compute)
 
     def affine_coefficients(
         self, equation: Program, args: Sequence[Series], varying: Flags
@@ -597,3 +649,57 @@ class JetRewrite(Rewrite[Program]):
 
         avals = [*program.in_avals, *coefficient_avals]
         return trace_closed(body, avals, name=f"jet_{program.name}", in_names=program.in_names)
+
+
+class CollapsedJet(Rewrite[Program]):
+    """The rewrite to a program of values and the highest coefficients of jets along lines, summed.
+
+    Its inputs are those of the program, then, for each input marked `active`, the directions of the lines.
+    It returns the outputs, then, for each inexact one, the coefficients from order `first` on.
+    """
+
+    active: tuple[bool, ...]
+    curves: Curves
+    first: int
+
+    def __call__(self, program: Program) -> Program:
+        order, count = self.curves.order, len(program.outputs)
+        line = (True, *[False] * (order - 1))
+        given = tuple([line if on else () for on in self.active])
+
+        def body(*args: Value) -> list[Value]:
+            if order == 1:
+                # The highest coefficients are those of the directions.
+                lines = [self.curves.collapse(x) for x in args[len(given) :]]
+                args = (*args[: len(given)], *lines)
+            try:
+                outs = apply(JetRewrite(self.curves, order, given), program, args)
+            except UncollapsedError:
+                outs = self.sum_of_separate_jets(program, given, args)
+            return [
+                *outs[:count],
+                *[c for i, c in enumerate(outs[count:]) if i % order + 1 >= self.first],
+            ]
+
+        directions = [
+            add_axis(aval, 0, self.curves.directions or 0)
+            for aval in select_where(program.in_avals, self.active)
+        ]
+        avals = [*program.in_avals, *directions]
+        name = f"derivatives_{program.name}"
+        return trace_closed(body, avals, name=name, in_names=program.in_names)
+
+    def sum_of_separate_jets(
+        self, program: Program, given: tuple[tuple[bool, ...], ...], args: Sequence[Value]
+    ) -> list[Value]:
+        """The outputs of the `JetRewrite`, by a batch of jets along one line."""
+        size, order, count = self.curves.directions, self.curves.order, len(program.outputs)
+        assert size is not None
+        one = cached_rewrite(JetRewrite(Curves(order), order, given), program)
+        in_dims = (None,) * len(given) + (0,) * sum(self.active)
+        out_dims = (None,) * count + (0,) * (len(one.outputs) - count)
+        outs = apply(Batch(size, in_dims, out_dims, names=AxisNames()), one, args)
+        return [
+            self.curves.collapse(x) if i >= count and (i - count + 1) % order == 0 else x
+            for i, x in enumerate(outs)
+        ]
