@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
 from sys import _getframe
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import jax.core
 
@@ -62,6 +62,21 @@ if TYPE_CHECKING:
     from functx.ops.gradient_stop import GradientStop
 
 
+class Recognizer(Protocol):
+    """Finds sums of second derivatives in a trace; see `transforms/laplacian_recognition.py`."""
+
+    def follow(self, primitive: Primitive, inputs: Sequence[Atom], out: Tracer) -> None:
+        """Called with each operation that is appended."""
+
+    def replace_sums(
+        self, equations: list[Equation], outputs: list[Atom]
+    ) -> tuple[list[Equation], list[Atom]]:
+        """The equations and outputs to finish the program with."""
+
+    def note_forms(self, program: Program) -> None:
+        """Called with the finished program."""
+
+
 class Builder:
     """The inputs and equations of a program that is being traced.
 
@@ -74,8 +89,8 @@ class Builder:
 
     is_linear = False
     """Whether the program takes only equations on tangents, since it will be transposed."""
-    recognizer: Callable[[Primitive, Sequence[Atom], Tracer], Tracer] | None = None
-    """Optional: called with each appended operation of one output; gives the value to use in its place."""
+    recognizer: Recognizer | None = None
+    """Optional: sees each appended operation of one output, and may change the finished program."""
     inputs_are_variables = False
     """Whether the inputs stand for Variables.
 
@@ -256,7 +271,9 @@ class Builder:
         var = Var(outs[0])
         self.equations.append(Equation(primitive, inputs, [var], source))
         out = Tracer(var, self)
-        return out if self.recognizer is None else self.recognizer(primitive, inputs, out)
+        if self.recognizer is not None:
+            self.recognizer.follow(primitive, inputs, out)
+        return out
 
     def copy_equation(self, eqn: Equation, args: Sequence[ArrayLike]) -> list[Tracer]:
         """Append `eqn` on other operands of the same types, without calling `abstract_eval`."""
@@ -302,8 +319,12 @@ class Builder:
         equations = self.equations
         if self.has_copies and not self.writes and not self.keeps_copies:
             equations, atoms = elide_copies(equations, atoms)
+        if self.recognizer is not None:
+            equations, atoms = self.recognizer.replace_sums(equations, atoms)
         program = Program(self.name, inputs, dce_equations(equations, atoms), atoms, **names)
         program.in_names = self.in_names
+        if self.recognizer is not None:
+            self.recognizer.note_forms(program)
         self.is_open = False
         if program_checks.enabled:
             from functx.core.checking import check_program

@@ -45,7 +45,7 @@ from functx.transforms.grad import (
     make_gradient_function,
 )
 from functx.transforms.jvp import jvp
-from functx.transforms.laplacian_recognition import with_recognized_trace
+from functx.transforms.laplacian_recognition import note_product, with_recognized_trace
 from functx.transforms.vmap import Batch
 
 
@@ -160,7 +160,9 @@ def hvp(fun: Function, primals: Sequence[PyTree], tangents: Sequence[PyTree]) ->
             f"got {type_name(primals)}"
         )
     numbers = tuple(range(len(primals)))
-    return jvp(make_gradient_function(fun, numbers, kind="hvp"), primals, tangents)[1]
+    product = jvp(make_gradient_function(fun, numbers, kind="hvp"), primals, tangents)[1]
+    note_product(fun, primals, tangents, product)
+    return product
 
 
 class ForwardJacobian(Rewrite[Program]):

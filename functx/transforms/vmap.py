@@ -319,7 +319,10 @@ def vmap(
         if needs_chunking(chunk_size, size):
             batch = ChunkedBatch(size, in_dims, out_dims, chunk_size, names=names)
         try:
-            outs = traced.finish_call(operands, apply(batch, traced.program, operands))
+            outs = apply(batch, traced.program, operands)
+            if forms := traced.program.memo.get("batched_forms"):
+                forms.note_batch(operands, in_dims, outs)
+            outs = traced.finish_call(operands, outs)
         except BatchedOutputError as error:
             raise _batched_output_error(error.args[0], traced, shared, fun) from None
         return tree.unflatten(out_tree, outs)

@@ -137,3 +137,51 @@ def test_wrong_arguments_are_refused():
         functx.differential_operator(fnp.sum, [(0, 0)])
     with pytest.raises(ArgumentError, match="coordinates must be"):
         functx.differential_operator(fnp.sum, {(3,): 1.0})(np.zeros(3, "f"))
+
+
+def test_sums_of_second_derivatives_are_recognized_unless_the_hessian_is_needed():
+    weights = np.cos(np.arange(12.0, dtype="f")).reshape(3, 4)
+    rows = np.sin(np.arange(15.0, dtype="f")).reshape(5, 3)
+
+    def f(x):
+        return fnp.tanh(x @ weights).sum() ** 2
+
+    def sum_of_products(directions, form):
+        return lambda x: functx.vmap(lambda v: form(v, functx.hvp(f, (x,), (v,))[0]))(
+            directions
+        ).sum()
+
+    def written(x):
+        y = x + 0.0
+        hessian = functx.hessian(f)(y)
+        y[0] = 5.0
+        return fnp.trace(hessian)
+
+    def without_recognition(function):
+        with functx.config.set(recognize_laplacians=False):
+            return make_ir(function)(x)
+
+    x = X.astype("f")
+    recognized = {
+        "trace": lambda x: fnp.trace(functx.hessian(f)(x)),
+        "diagonal": lambda x: fnp.diagonal(functx.hessian(f)(x)).sum(),
+        "einsum": lambda x: fnp.einsum("ii->", functx.hessian(f)(x)),
+        "array": lambda x: fnp.trace(
+            functx.hessian(lambda x: fnp.tanh(x @ weights) ** 2)(x), axis1=1, axis2=2
+        ),
+        "vdot": sum_of_products(fnp.eye(3, dtype="f"), fnp.vdot),
+        "sum": sum_of_products(rows, lambda v, h: (h * v).sum()),
+    }
+    others = {
+        "off the diagonal": lambda x: fnp.trace(functx.hessian(f)(x), offset=1),
+        "used twice": lambda x: (lambda h: fnp.trace(h) * h[0, 1])(functx.hessian(f)(x)),
+        "scaled": lambda x: fnp.trace(2 * functx.hessian(f)(x)),
+        "another vector": sum_of_products(rows, lambda v, h: (2 * v) @ h),
+        "product used twice": sum_of_products(rows, lambda v, h: (v @ h) * h[0]),
+        "written": written,
+    }
+    for name, function in {**recognized, **others}.items():
+        program, plain = make_ir(function)(x), without_recognition(function)
+        assert (program == plain) == (name in others), name
+        found, expected = (interpret_in_numpy(p, x) for p in (program, plain))
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
