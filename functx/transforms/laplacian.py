@@ -26,10 +26,10 @@ from functx.transforms.argument_names import (
     key_path_strings,
     wrap_transform,
 )
-from functx.transforms.chunked_batching import standard_basis
+from functx.transforms.collapsed_jet import CollapsedJet
 from functx.transforms.grad import Argnums, DifferentiatedFunction, canonical_argnums
 from functx.transforms.jacobian import split_axis
-from functx.transforms.series import CollapsedJet, Curves
+from functx.transforms.series import Curves
 
 
 def laplacian(fun: Function | None = None, argnums: Argnums = 0) -> Function:
@@ -146,8 +146,9 @@ def _second_order(
         _check_outputs(traced, kind, fun)
         in_avals = select_where(traced.program.in_avals, call.active)
         size = sum(a.size for a in in_avals)
-        rewrite = CollapsedJet(call.active, Curves(2, size), 1 if with_gradient else 2)
-        outs = apply(rewrite, traced.program, [*operands, *standard_basis(in_avals)])
+        first = 1 if with_gradient else 2
+        rewrite = CollapsedJet(call.active, Curves(2, size), first, along_basis=True)
+        outs = apply(rewrite, traced.program, operands)
         count, own = len(traced.program.outputs), len(traced.out_avals)
         terms = copy_transform_results(outs[count:], operands)
         results = traced.finish_call(operands, outs[:count])

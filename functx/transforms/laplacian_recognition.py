@@ -23,9 +23,9 @@ from functx.core.types import Shape, ShapedArray, is_complex, is_inexact
 from functx.core.typing import ArrayLike, Dim, Function, PyTree, Value
 from functx.ops.views import AsStrided
 from functx.transforms.argument_names import wrap_transform
-from functx.transforms.chunked_batching import standard_basis
+from functx.transforms.collapsed_jet import CollapsedJet
 from functx.transforms.grad import DifferentiatedFunction
-from functx.transforms.series import CollapsedJet, Curves
+from functx.transforms.series import Curves
 
 
 class DifferentiatedArray(NamedTuple):
@@ -40,11 +40,12 @@ class DifferentiatedArray(NamedTuple):
         """The type of the array."""
         return self.program.in_avals[self.active.index(True)]
 
-    def sum_of_second_derivatives(self, directions: Value) -> Value:
-        """The sum of the second derivatives along the rows of `directions`."""
-        rewrite = CollapsedJet(self.active, Curves(2, directions.shape[0]), 2)
-        outs = apply(rewrite, self.program, [*self.operands, directions])
-        return ops.mul(outs[1], 2.0)
+    def sum_of_second_derivatives(self, directions: Value | None) -> Value:
+        """The sum of the second derivatives along the rows of `directions`, or along all coordinates."""
+        count = self.argument.size if directions is None else directions.shape[0]
+        rewrite = CollapsedJet(self.active, Curves(2, count), 2, along_basis=directions is None)
+        rows = [] if directions is None else [directions]
+        return ops.mul(apply(rewrite, self.program, [*self.operands, *rows])[1], 2.0)
 
 
 class Known(NamedTuple):
@@ -134,7 +135,7 @@ class LaplacianRecognizer:
         """The sum of second derivatives that a value stands for."""
         fun = known.fun
         if known.tangent is None:
-            return fun.sum_of_second_derivatives(standard_basis([fun.argument])[0])
+            return fun.sum_of_second_derivatives(None)
         tangent = Tracer(known.tangent, self.builder)
         rows = tangent if known.kind == "forms" else ops.expand_dims(tangent, 0)
         return fun.sum_of_second_derivatives(rows)

@@ -20,7 +20,6 @@ from functx.core.program import Equation, Program, Var, scalar_literal
 from functx.core.rewriting import (
     Record,
     Rewrite,
-    apply,
     bind_equation,
     cached_rewrite,
     interpret,
@@ -34,7 +33,7 @@ from functx.ops.families import Elementwise
 from functx.transforms.dce import active_outputs, nonzero_output_mask, varying_output_mask, with_io
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, canonicalize_for_ad
-from functx.transforms.vmap import Batch, add_axis, interpret_batched
+from functx.transforms.vmap import add_axis, interpret_batched
 
 
 class Curves(Record):
@@ -186,6 +185,8 @@ class SeriesEvaluator:
 
     def __init__(self, curves: Curves):
         self.curves = curves
+        self.basis: Coefficient | None = None
+        """The coefficient of a vector that is the identity matrix: each curve moves along one coordinate."""
         self.memo: dict[tuple[Any, ...], list[Series]] = {}
 
     def evaluate_eagerly(
@@ -469,6 +470,13 @@ class SeriesEvaluator:
     def multiply(self, primitive: Primitive, a: Coefficient, b: Coefficient) -> Coefficient:
         """A bilinear operation of two coefficients; at the highest degree, the sum over the curves."""
         degree = a.degree + b.degree
+        if self.basis is not None and isinstance(primitive, ops.DotGeneral):
+            for side, c, matrix in ((0, a, b), (1, b, a)):
+                contracted = primitive.contracting_dims
+                if c is self.basis and not matrix.degree and len(contracted[0]) == 1:
+                    columns = ops.moveaxis(matrix.value, contracted[1 - side][0], 0)
+                    dtype = primitive.preferred_element_type or columns.dtype
+                    return Coefficient(ops.convert_element_type(columns, dtype), degree)
         (value,) = self.bind(primitive, [a, b], degree)
         return Coefficient(value, degree)
 
@@ -620,6 +628,8 @@ class JetRewrite(Rewrite[Program]):
     curves: Curves
     terms: int
     given: tuple[tuple[bool, ...], ...]
+    along_basis: bool = False
+    """Whether the first coefficients, along many curves, are the standard basis of the inputs."""
 
     @property
     def varying(self) -> tuple[bool, ...]:
@@ -641,6 +651,14 @@ class JetRewrite(Rewrite[Program]):
                 for x, mask in zip(primals, self.given, strict=True)
             ]
             evaluator = SeriesEvaluator(self.curves)
+            moving = [x for x in series if not x.is_constant]
+            if (
+                self.along_basis
+                and self.curves.is_batched(1)
+                and len(moving) == 1
+                and len(moving[0].aval.shape) == 1
+            ):
+                evaluator.basis = moving[0][1]
             canonical = canonicalize_for_ad(program, "jvp", "jet")
             outs = evaluator.evaluate_eagerly(canonical, series, self.terms)
             values = [x.first.value for x in outs]
@@ -649,57 +667,3 @@ class JetRewrite(Rewrite[Program]):
 
         avals = [*program.in_avals, *coefficient_avals]
         return trace_closed(body, avals, name=f"jet_{program.name}", in_names=program.in_names)
-
-
-class CollapsedJet(Rewrite[Program]):
-    """The rewrite to a program of values and the highest coefficients of jets along lines, summed.
-
-    Its inputs are those of the program, then, for each input marked `active`, the directions of the lines.
-    It returns the outputs, then, for each inexact one, the coefficients from order `first` on.
-    """
-
-    active: tuple[bool, ...]
-    curves: Curves
-    first: int
-
-    def __call__(self, program: Program) -> Program:
-        order, count = self.curves.order, len(program.outputs)
-        line = (True, *[False] * (order - 1))
-        given = tuple([line if on else () for on in self.active])
-
-        def body(*args: Value) -> list[Value]:
-            if order == 1:
-                # The highest coefficients are those of the directions.
-                lines = [self.curves.collapse(x) for x in args[len(given) :]]
-                args = (*args[: len(given)], *lines)
-            try:
-                outs = apply(JetRewrite(self.curves, order, given), program, args)
-            except UncollapsedError:
-                outs = self.sum_of_separate_jets(program, given, args)
-            return [
-                *outs[:count],
-                *[c for i, c in enumerate(outs[count:]) if i % order + 1 >= self.first],
-            ]
-
-        directions = [
-            add_axis(aval, 0, self.curves.directions or 0)
-            for aval in select_where(program.in_avals, self.active)
-        ]
-        avals = [*program.in_avals, *directions]
-        name = f"derivatives_{program.name}"
-        return trace_closed(body, avals, name=name, in_names=program.in_names)
-
-    def sum_of_separate_jets(
-        self, program: Program, given: tuple[tuple[bool, ...], ...], args: Sequence[Value]
-    ) -> list[Value]:
-        """The outputs of the `JetRewrite`, by a batch of jets along one line."""
-        size, order, count = self.curves.directions, self.curves.order, len(program.outputs)
-        assert size is not None
-        one = cached_rewrite(JetRewrite(Curves(order), order, given), program)
-        in_dims = (None,) * len(given) + (0,) * sum(self.active)
-        out_dims = (None,) * count + (0,) * (len(one.outputs) - count)
-        outs = apply(Batch(size, in_dims, out_dims, names=AxisNames()), one, args)
-        return [
-            self.curves.collapse(x) if i >= count and (i - count + 1) % order == 0 else x
-            for i, x in enumerate(outs)
-        ]

@@ -185,3 +185,15 @@ def test_sums_of_second_derivatives_are_recognized_unless_the_hessian_is_needed(
         assert (program == plain) == (name in others), name
         found, expected = (interpret_in_numpy(p, x) for p in (program, plain))
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
+
+
+def test_the_first_layer_of_a_network_takes_no_product_with_the_basis():
+    weights = np.cos(np.arange(12.0, dtype="f")).reshape(3, 4)
+    for layer in (lambda x: x @ weights, lambda x: weights.T @ x):
+        program = make_ir(functx.laplacian(lambda x, layer=layer: fnp.tanh(layer(x)).sum()))(
+            X.astype("f")
+        )
+        assert sum(e.primitive.name == "dot_general" for e in program.equations) == 1
+        hidden = np.tanh(X @ weights)
+        expected = (-2 * hidden * (1 - hidden**2) * (weights**2).sum(0)).sum()
+        np.testing.assert_allclose(interpret_in_numpy(program, X)[0], expected, rtol=1e-5)
