@@ -41,6 +41,7 @@ LAYERS = [
     "image",
     "scipy",
     "implicit",  # solutions with implicit derivatives
+    "bounds",  # bounds of values over boxes of arguments
     "experimental",  # solvers of differential equations
     "debug",
     "tools",

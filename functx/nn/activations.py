@@ -10,7 +10,6 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
-from functx.core.tracing import bind
 from functx.core.types import Shape, is_complex, is_floating, is_inexact
 from functx.core.typing import ArrayLike, Axes, DTypeLike, Value
 from functx.numpy.promotion import (
@@ -35,7 +34,6 @@ from functx.ops.operands import (
     canonical_axes,
     canonical_axis,
     canonical_shape,
-    literal,
     sum_upcast,
     tuple_delete,
 )
@@ -82,10 +80,7 @@ def identity(x: ArrayLike) -> Value:
 
 def relu(x: ArrayLike) -> Value:
     """The larger of `x` and 0; the derivative at 0 is 0."""
-    x = operand(x)
-    # A comparison rather than a maximum: nan stays nan, and a tie with 0 takes the 0.
-    zero = literal(0, aval_of(x).dtype)
-    return bind(ops.Select(), (ops.le(x, zero), x, zero))
+    return activations.relu(operand(x))
 
 
 def relu6(x: ArrayLike) -> Value:

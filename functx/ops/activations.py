@@ -11,17 +11,28 @@ import numpy as np
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.samples import Rounding, Sample, f32, sample
+from functx.core.samples import Rounding, Sample, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_floating
-from functx.core.typing import ArrayLike, Axes, Cotangents, Dim, NumPyArray, Tangent, Value, Values
-from functx.ops.families import Inexact, check_same_dtype, unary_function
+from functx.core.typing import (
+    ArrayLike,
+    Axes,
+    Cotangents,
+    Dim,
+    Mask,
+    NumPyArray,
+    Tangent,
+    Value,
+    Values,
+)
+from functx.ops.families import Inexact, Unary, check_same_dtype, unary_function
 from functx.ops.operands import (
     batch_size,
     broadcast_along,
     canonical_axes,
     cast_like,
     check_axes,
+    literal,
     upcast_half,
 )
 from functx.ops.reductions import Reduction
@@ -382,6 +393,36 @@ GELU_CUBIC = 0.044715
 GELU_SCALE = math.sqrt(2 / math.pi)
 
 
+class Relu(Unary):
+    """The larger of x and 0; the derivative at 0 is 0."""
+
+    has_finite_derivative = True
+    accepts = "biuf"
+    samples = (
+        sample(f32[3, 4]),
+        sample(f32[3], values={0: [-1.0, 0.0, 2.0]}, gradients={0: [0.0, 0.0, 1.0]}),
+        sample(i32[3]),
+    )
+
+    def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
+        # The output is zero where the operand is at most zero; it is needed anyway, as a residual.
+        return ops.select(ops.le(out, literal(0, out.dtype)), literal(0, t.dtype), t)
+
+    def nonzero_derivative_mask(self, i: int, *args: Value) -> Mask:
+        return ops.bitwise_not(ops.le(args[0], literal(0, args[0].dtype)))
+
+    def preserves_zero(self, i: int, *args: Value) -> bool:
+        return True
+
+    def numpy(self, x: NumPyArray) -> ArrayLike:
+        return np.where(x <= 0, 0, x)
+
+    def decompose(self, x: Value) -> Value:
+        # A comparison rather than a maximum: nan stays nan, and a tie with 0 takes the 0.
+        zero = literal(0, x.dtype)
+        return ops.select(ops.le(x, zero), zero, x)
+
+
 class Softplus(Inexact):
     """log(1 + exp(x)), without overflow."""
 
@@ -522,6 +563,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Value:
     return Gelu(approximate)(x)
 
 
+relu = unary_function(Relu)
 softplus = unary_function(Softplus)
 log_sigmoid = unary_function(LogSigmoid)
 silu = unary_function(Silu)

@@ -41,6 +41,7 @@ NAMESPACES = (
     "random",
     "random.generator",
     "image",
+    "bounds",
     "implicit",
     "scipy.linalg",
     "scipy.fft",

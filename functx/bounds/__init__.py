@@ -1,0 +1,7 @@
+"""Bounds of the values of functions over boxes of arguments, by transforms of their programs."""
+
+from functx.bounds import interval_rules as _interval_rules  # noqa: F401 - registers rules
+from functx.bounds.crown import crown
+from functx.bounds.interval import Interval, interval, interval_rule
+
+__all__ = ["Interval", "crown", "interval", "interval_rule"]
