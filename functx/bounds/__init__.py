@@ -3,5 +3,6 @@
 from functx.bounds import interval_rules as _interval_rules  # noqa: F401 - registers rules
 from functx.bounds.crown import crown
 from functx.bounds.interval import Interval, interval, interval_rule
+from functx.bounds.lipschitz import lipschitz
 
-__all__ = ["Interval", "crown", "interval", "interval_rule"]
+__all__ = ["Interval", "crown", "interval", "interval_rule", "lipschitz"]

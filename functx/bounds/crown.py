@@ -7,10 +7,11 @@ H. Zhang et al., "Efficient neural network robustness certification with general
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from functx import ops
 from functx.bounds.interval import (
+    INFINITY,
     Flags,
     Interval,
     Pair,
@@ -22,7 +23,15 @@ from functx.bounds.interval import (
     read_box,
     results,
 )
-from functx.bounds.monotonicity import CONVEX_KINKS, JOINTLY_AFFINE, SMOOTH, signs, valley
+from functx.bounds.monotonicity import (
+    CONVEX_KINKS,
+    JOINTLY_AFFINE,
+    SIGMOIDS,
+    SLOPES,
+    SMOOTH,
+    signs,
+    valley,
+)
 from functx.core import tree
 from functx.core.decompositions import class_decomposition
 from functx.core.errors import ValueRangeError
@@ -111,7 +120,7 @@ class Node(NamedTuple):
         return self.lower is self.upper
 
 
-Backward: TypeAlias = Callable[[Value], "tuple[list[tuple[int, Value]], Value, Value]"]
+Backward: TypeAlias = Callable[[Value], "tuple[list[tuple[int, Value]], Pair | None]"]
 """From coefficients of a value, those of the values that it depends on, and the bounds of what is added."""
 
 
@@ -137,8 +146,9 @@ class Tape:
         for i in range(index, -1, -1):
             if i in coefficients:
                 ct, backward = coefficients.pop(i), self.backward[i]
-                terms, low, high = ([], *self.bounds[i]) if backward is None else backward(ct)
-                total = ops.add(total, least_value(ct, low, high))
+                terms, constant = ([], self.bounds[i]) if backward is None else backward(ct)
+                if constant is not None:
+                    total = ops.add(total, least_value(ct, *constant))
                 for j, c in terms:
                     coefficients[j] = ops.add(coefficients[j], c) if j in coefficients else c
         return total
@@ -150,12 +160,11 @@ class Tape:
         if is_constant or node.place in self.tight:
             return low, high
         self.tight.add(node.place)
-        rows = ops.reshape(eye(low.size, dtype=low.dtype), (low.size, *low.shape))
-        least = vmap(lambda ct: self.least(node.place, ct))
-        by_lines = (
-            ops.reshape(least(rows), low.shape),
-            ops.neg(ops.reshape(least(ops.neg(rows)), low.shape)),
-        )
+        # The greatest value is the least one of the negative.
+        unit = eye(low.size, dtype=low.dtype)
+        rows = ops.reshape(ops.concatenate([unit, ops.neg(unit)], 0), (2 * low.size, *low.shape))
+        least, most = ops.split(vmap(lambda ct: self.least(node.place, ct))(rows), [low.size] * 2)
+        by_lines = ops.reshape(least, low.shape), ops.neg(ops.reshape(most, low.shape))
         self.bounds[node.place] = intersect((low, high), by_lines)
         return self.bounds[node.place]
 
@@ -182,7 +191,7 @@ class Tape:
         if program is None:
             return [self.add(pair) for pair in bounds_of(primitive, *bounds)]
         outs = interpret(program, operands, self.step, self.add)
-        if isinstance(primitive, ops.Div | Elementwise) and has_interval_rule(primitive):
+        if type(primitive) in REWRITTEN:
             (pair,), (out,) = bounds_of(primitive, *bounds), outs
             self.bounds[out.place] = intersect(self.bounds[out.place], pair)
         return outs
@@ -190,6 +199,9 @@ class Tape:
     def apply_affine(self, primitive: Primitive, operands: Sequence[Node]) -> Sequence[Node]:
         """The outputs of a `primitive` that is affine in the operands that vary."""
         varying = [x for x in operands if not x.is_exact]
+        is_linear = not isinstance(primitive, (Linear, *JOINTLY_AFFINE)) or len(varying) == len(
+            operands
+        )
         avals = bounds_of(primitive, *[self.bounds[x.place] for x in operands])
 
         def output(k: int) -> Backward:
@@ -198,10 +210,11 @@ class Tape:
                 args = [x.lower if x.is_exact else next(given) for x in operands]
                 return results(primitive, args)[k]
 
-            def backward(ct: Value) -> tuple[list[tuple[int, Value]], Value, Value]:
+            def backward(ct: Value) -> tuple[list[tuple[int, Value]], Pair | None]:
                 origin, pull = vjp(fun, *[ops.zeros_like(x.lower) for x in varying])
                 cts = zip(varying, pull(ct), strict=True)
-                return [(x.place, c) for x, c in cts], origin, origin
+                terms = [(x.place, c) for x, c in cts]
+                return terms, None if is_linear else (origin, origin)
 
             return backward
 
@@ -220,7 +233,7 @@ class Tape:
         ]
         offsets = [ops.select(is_usable, line[-1], v) for line, v in zip(lines, pair, strict=True)]
 
-        def backward(ct: Value) -> tuple[list[tuple[int, Value]], Value, Value]:
+        def backward(ct: Value) -> tuple[list[tuple[int, Value]], Pair | None]:
             positive, negative = ops.max(ct, 0.0), ops.min(ct, 0.0)
             terms = [
                 (
@@ -231,14 +244,15 @@ class Tape:
                 )
                 for x, a, b in zip(operands, below, above, strict=True)
             ]
-            return terms, offsets[0], offsets[1]
+            return terms, (offsets[0], offsets[1])
 
         return self.add(pair, backward)
 
 
 def least_value(ct: Value, low: Value, high: Value) -> Value:
     """The least sum of `ct` times an array between `low` and `high`; 0 times infinity is 0."""
-    terms = ops.mul(ct, ops.select(ops.ge(ct, 0.0), low, high))
+    value = low if low is high else ops.select(ops.ge(ct, 0.0), low, high)
+    terms = ops.mul(ct, value)
     terms = ops.select(ops.eq(ct, 0.0), 0.0, terms)
     return ops.reduce_sum(terms, tuple(range(terms.ndim)))
 
@@ -249,11 +263,11 @@ def intersect(first: Pair, second: Pair) -> Pair:
     return low, ops.select(ops.lt(second[1], first[1]), second[1], first[1])
 
 
-def is_affine(primitive: Primitive, operands: Sequence[Node]) -> bool:
-    """Whether the outputs are affine functions of all operands that vary."""
-    varying = [i for i, x in enumerate(operands) if not x.is_exact]
-    outs = primitive.infer_out_avals(tuple([aval_of(x.lower) for x in operands]))
-    dtypes = [*[operands[i].lower.dtype for i in varying], *[a.dtype for a in outs]]
+def is_affine(primitive: Primitive, operands: Sequence[tuple[Value, Value, Any]]) -> bool:
+    """Whether the outputs are affine functions of all operands that vary, given by bounds first."""
+    varying = [i for i, x in enumerate(operands) if x[0] is not x[1]]
+    outs = primitive.infer_out_avals(tuple([aval_of(x[0]) for x in operands]))
+    dtypes = [*[operands[i][0].dtype for i in varying], *[a.dtype for a in outs]]
     if not all([is_inexact(dtype) for dtype in dtypes]):
         return False
     if isinstance(primitive, (Linear, *JOINTLY_AFFINE)):
@@ -276,6 +290,9 @@ REWRITTEN: dict[type[Primitive], Function] = {
     ops.Min: lambda x, y: ops.sub(x, relu(ops.sub(x, y))),
     ops.Clamp: lambda low, x, high: ops.min(ops.max(x, low), high),
     ops.Div: lambda x, y: ops.mul(x, ops.integer_pow(y, -1)),
+    ops.Select: lambda pred, no, yes: ops.add(
+        no, ops.mul(ops.convert_element_type(pred, no.dtype), ops.sub(yes, no))
+    ),
 }
 """Operations by others that have linear relaxations."""
 
@@ -286,7 +303,7 @@ def program_of(primitive: Primitive, avals: Sequence[ShapedArray]) -> Program | 
         return primitive.program
     if isinstance(primitive, CustomDerivativeCall):
         return primitive.primal
-    if type(primitive) in REWRITTEN and is_inexact(avals[0].dtype):
+    if type(primitive) in REWRITTEN and is_inexact(avals[-1].dtype):
         fun = REWRITTEN[type(primitive)]
         return trace_closed(lambda *args: [fun(*args)], avals, name=primitive.name)
     if has_interval_rule(primitive) or class_decomposition(type(primitive)) is None:
@@ -316,15 +333,29 @@ def lines_of(primitive: Primitive, low: Value, high: Value) -> tuple[Line, Line]
     if type(primitive) in CONVEX_KINKS:
         return choose(ops.gt(width, 0.0), (tangent, chord), (tangent, tangent))
     # f(low) + d (x - low) and f(high) + d (x - high) enclose f, for the least and the greatest slope d.
-    least, greatest = interval(slope)(Interval(low, high))
+    least, greatest = slope_bounds(primitive, low, high)
     by_least = line_through(low, at_low, least), line_through(high, at_high, least)
     by_greatest = line_through(high, at_high, greatest), line_through(low, at_low, greatest)
     gaps = [ops.sub(above[1], below[1]) for below, above in (by_least, by_greatest)]
     lines = choose(ops.le(*gaps), by_least, by_greatest)
-    curvature = interval(derivative(slope))(Interval(low, high))
     is_wide = ops.gt(width, 0.0)
+    if isinstance(primitive, SIGMOIDS):
+        curvature = Interval(ops.neg(high), ops.neg(low))
+    else:
+        curvature = interval(derivative(slope))(Interval(low, high))
     lines = choose(ops.bitwise_and(is_wide, ops.ge(curvature.lower, 0.0)), (tangent, chord), lines)
     return choose(ops.bitwise_and(is_wide, ops.le(curvature.upper, 0.0)), (chord, tangent), lines)
+
+
+def slope_bounds(primitive: Primitive, low: Value, high: Value) -> Pair:
+    """The bounds of the derivative of a function of a number between `low` and `high`."""
+    slope = derivative(primitive)
+    if isinstance(primitive, SIGMOIDS):
+        peak = ops.clamp(low, ops.zeros_like(low), high)
+        return ops.min(slope(low), slope(high)), slope(peak)
+    least, greatest = interval(slope)(Interval(low, high))
+    known = SLOPES.get(type(primitive), (-INFINITY, INFINITY))
+    return ops.max(least, known[0]), ops.min(greatest, known[1])
 
 
 def derivative(fun: Function) -> Function:

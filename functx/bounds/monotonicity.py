@@ -83,6 +83,16 @@ SMOOTH: frozenset[Class] = frozenset(
 )
 """Functions that are twice differentiable between any two arguments between which they are bounded."""
 
+SIGMOIDS = (ops.Tanh, ops.Logistic, ops.Atan, ops.Asinh, special.Erf)
+"""Functions in `SMOOTH` whose derivative is greatest at 0 and falls on both sides."""
+
+SLOPES: dict[Class, tuple[float, float]] = {
+    nn.Silu: (-0.0999, 1.0999),
+    nn.Gelu: (-0.1291, 1.1291),
+    nn.Mish: (-0.1131, 1.0885),
+}
+"""The least and the greatest derivative of other functions in `SMOOTH`."""
+
 CONVEX_KINKS: frozenset[Class] = frozenset((ops.Abs, nn.Relu))
 """Functions that are convex, and differentiable but for one place."""
 
@@ -92,8 +102,17 @@ JOINTLY_AFFINE = (
 )
 """Operations that are affine in all their floats together, besides those of the family `Linear`."""
 
-LIPSCHITZ = (ops.ReduceMax, ops.ReduceMin, nn.LogSumExp, nn.Softmax, sorting.Sort)
-"""Operations that move no two arrays apart, in the Euclidean and in the largest-element norm."""
+NONEXPANSIVE = (
+    *(ops.Max, ops.Min, ops.Clamp, ops.Select, ops.ReduceMax, ops.ReduceMin, nn.LogSumExp),
+    *(nn.Softmax, sorting.Sort, ops.Concatenate, nn.Relu, ops.Abs),
+)
+"""Operations whose results are no further apart than their operands together.
+
+This holds for the Euclidean norm and for the largest element; for `Select` while the choices are the same.
+"""
+
+LOCALLY_CONSTANT = (ops.Sign, ops.Floor, ops.Ceil, ops.Round)
+"""Functions whose derivative is zero wherever it exists."""
 
 
 def valley(primitive: Primitive) -> float | None:

@@ -11,6 +11,7 @@ from functx import implicit
 from functx import numpy as fnp
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, ValueRangeError
 from functx.scipy.optimize import minimize
+from functx.testing.reference.interpreter import interpret_in_numpy
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +63,7 @@ SOLUTIONS = {
     "root by SciPy": implicit.root(slope, implicit.on_host(by_scipy)),
     "fixed point in JAX": implicit.fixed_point(contraction, in_jax),
     "minimum by functx": implicit.argmin(cost, by_minimize),
-    "root by cg": implicit.root(slope, newton, linear_solver="cg"),
-    "root by gmres": implicit.root(slope, newton, linear_solver="gmres"),
-    "fixed point by bicgstab": implicit.fixed_point(contraction, in_jax, linear_solver="bicgstab"),
+    "fixed point by gmres": implicit.fixed_point(contraction, in_jax, linear_solver="gmres"),
     "root by the user": implicit.root(
         slope, newton, linear_solver=lambda g, y: fnp.linalg.solve(functx.jacfwd(g)(y), y)
     ),
@@ -79,10 +78,12 @@ def test_derivatives_do_not_depend_on_the_solver():
         gradient = functx.grad(lambda a: (solution(START, a) ** 3).sum())
         return lambda a: functx.jvp(gradient, (a,), (A,))
 
-    expected = functx.jit(derivatives(newton))(A)
-    functions = {name: derivatives(solution) for name, solution in SOLUTIONS.items()}
-    for name, found in functx.jit(lambda a: {n: f(a) for n, f in functions.items()})(A).items():
+    expected = interpret_in_numpy(functx.make_ir(derivatives(newton))(A), A)
+    for name, solution in SOLUTIONS.items():
+        found = interpret_in_numpy(functx.make_ir(derivatives(solution))(A), A)
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8, err_msg=name)
+    compiled = functx.jit(derivatives(SOLUTIONS["root by SciPy"]))(A)
+    np.testing.assert_allclose(compiled, expected, rtol=1e-7)
 
 
 def count(program, name):
