@@ -57,11 +57,11 @@ def lipschitz(f: Function, ord: float = 2, *, method: str = "product") -> Functi
     of the bounds of the Jacobian is taken, which is tighter in small boxes. Where `f` jumps, no number
     bounds it; jumps are not noticed.
 
-    >>> import numpy
+    >>> import functx, numpy
     >>> from functx.bounds import Interval, lipschitz
     >>> a = numpy.array([[3.0, 0.0], [0.0, 4.0]])
     >>> everywhere = Interval(numpy.full(2, -numpy.inf), numpy.full(2, numpy.inf))
-    >>> float(lipschitz(lambda x: functx.numpy.tanh(a @ x))(everywhere))
+    >>> round(float(lipschitz(lambda x: functx.numpy.tanh(a @ x))(everywhere)), 4)
     4.0
     """
     check_callable(f, "lipschitz")

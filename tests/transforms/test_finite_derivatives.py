@@ -246,6 +246,6 @@ def test_masks_end_where_no_local_derivative_can_be_infinite():
         return ((nn.relu(nn.relu(x @ w + 1.0) * 2.0 - 1.0) @ w.T) ** 2).sum()
 
     w, x = onp.ones((3, 2), "float32"), onp.ones((4, 3), "float32")
-    assert primitives(fx.make_ir(relu_layers)(w, x)).count("select") == 2
-    # Forward each relu, and backward its slope.
-    assert primitives(fx.make_ir(fx.grad(relu_layers))(w, x)).count("select") == 4
+    names = primitives(fx.make_ir(fx.grad(relu_layers))(w, x))
+    # Backward the slope of each relu, and no masks.
+    assert names.count("relu") == names.count("select") == 2
