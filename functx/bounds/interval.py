@@ -6,17 +6,16 @@ is replaced by the equations of its lower and its upper bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ml_dtypes import iinfo
 
 from functx import ops
+from functx.bounds.boxes import Box, Flags, Pair, flat, on_boxes, pairs
 from functx.bounds.monotonicity import BITWISE, POSITIONS, signs, valley
-from functx.core import tree
 from functx.core.decompositions import class_decomposition
-from functx.core.errors import MissingRuleError, ShapeError
+from functx.core.errors import MissingRuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
@@ -25,23 +24,9 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.core.typing import Function, PyTree, Value
 from functx.ops.operands import literal
-from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.decompose import builtin_decomposition
-from functx.transforms.tracing_api import avals_of, trace_function
 
-Pair: TypeAlias = tuple[Value, Value]
-"""The lower and the upper bound of a value; one array twice for a value that is known exactly."""
-
-Flags: TypeAlias = tuple[bool, ...]
-T = TypeVar("T")
 INFINITY = float("inf")
-
-
-class Interval(NamedTuple):
-    """All arrays between `lower` and `upper`, elementwise."""
-
-    lower: Any
-    upper: Any
 
 
 def interval(f: Function) -> Function:
@@ -62,62 +47,13 @@ def interval(f: Function) -> Function:
     >>> round(float(bounds.lower), 4), float(bounds.upper)
     (0.0183, 1.0)
     """
-    check_callable(f, "interval")
 
-    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
-        box = read_box("interval", f, args, kwargs)
-        program, _ = cached_rewrite(PropagateIntervals(box.varying, box.all_outputs), box.program)
-        outs = apply(None, program, box.operands)
-        return tree.unflatten(box.out_tree, [Interval(*x) for x in pairs(outs, box.all_outputs)])
+    def compute(box: Box) -> PyTree:
+        rewrite = PropagateIntervals(box.varying, (True,) * len(box.program.outputs))
+        program, _ = cached_rewrite(rewrite, box.program)
+        return box.unflatten(apply(None, program, box.operands))
 
-    return wrap_transform(wrapper, f, "interval")
-
-
-class Box(NamedTuple):
-    """A traced function, and its operands: two bounds for each that varies."""
-
-    program: Program
-    varying: Flags
-    operands: list[Value]
-    out_tree: tree.TreeDef
-
-    @property
-    def all_outputs(self) -> Flags:
-        """True for each output."""
-        return (True,) * len(self.program.outputs)
-
-
-def read_box(kind: str, f: Function, args: PyTree, kwargs: PyTree) -> Box:
-    """The call of `f` by the transform `kind` on arguments with an `Interval` for some arrays."""
-    leaves, in_tree = tree.flatten((args, kwargs), lambda x: isinstance(x, Interval))
-    bounds = [x if isinstance(x, Interval) else Interval(x, x) for x in leaves]
-    lower, upper = [
-        avals_of(list(side), kind, f, in_tree) for side in zip(*bounds, strict=True)
-    ] or (
-        [],
-        [],
-    )
-    for low, high in zip(lower, upper, strict=True):
-        if (low.shape, low.dtype) != (high.shape, high.dtype):
-            raise ShapeError(
-                f"{kind}: the bounds of an Interval must have one shape and dtype; got {low!r} and "
-                f"{high!r}"
-            )
-    traced = trace_function(f, in_tree, lower, kind).refuse_writes(kind)
-    varying = [isinstance(x, Interval) for x in leaves] + [False] * len(traced.captured)
-    points = [(x, x) for x in traced.captured]
-    return Box(traced.program, tuple(varying), flat([*bounds, *points], varying), traced.out_tree)
-
-
-def pairs(values: Iterable[Value], varying: Sequence[bool]) -> list[Pair]:
-    """The bounds of values, of which those that vary are given by two arrays."""
-    given = iter(values)
-    return [(x, next(given) if on else x) for on in varying for x in (next(given),)]
-
-
-def flat(bounds: Iterable[tuple[T, T]], varying: Sequence[bool]) -> list[T]:
-    """The arrays from which `pairs` makes `bounds`."""
-    return [x for pair, on in zip(bounds, varying, strict=True) for x in pair[: 1 + on]]
+    return on_boxes("interval", f, compute)
 
 
 class PropagateIntervals(Rewrite[tuple[Program, Flags]]):

@@ -9,18 +9,15 @@ from functools import partial
 from ml_dtypes import finfo
 
 from functx import ops
+from functx.bounds.boxes import Flags, Pair, flat, pairs
 from functx.bounds.interval import (
     INFINITY,
-    Flags,
-    Pair,
     PropagateIntervals,
     bounds_of,
-    flat,
     hull,
     interval_rule,
     is_nan,
     missing_rule_error,
-    pairs,
     results,
     unbounded,
 )

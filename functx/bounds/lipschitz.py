@@ -5,29 +5,26 @@ An example of a transform whose values are triples: the bounds of each value, an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from functx import ops
-from functx.bounds.crown import is_affine, program_of, slope_bounds
-from functx.bounds.interval import (
-    Flags,
-    Interval,
-    Pair,
-    bounds_of,
-    flat,
-    interval,
-    pairs,
-    read_box,
-    results,
-)
+from functx.bounds.boxes import Box, Flags, flat, on_boxes, pairs
+from functx.bounds.interval import bounds_of, results
 from functx.bounds.monotonicity import (
     LOCALLY_CONSTANT,
     NONEXPANSIVE,
     SMOOTH,
-    signs,
 )
+from functx.bounds.operator_norms import (
+    Varying,
+    affine_norm,
+    has_known_signs,
+    jacobian_sizes,
+    largest,
+    matrix_norm,
+    total,
+)
+from functx.bounds.relaxations import is_affine, program_of, slope_bounds
 from functx.core.errors import ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
@@ -35,12 +32,9 @@ from functx.core.rewriting import Rewrite, apply, bind_equation, interpret
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
-from functx.core.typing import Function, PyTree, Value
-from functx.numpy import concatenate, linalg, ravel, reshape, stack
-from functx.ops.convolution import Convolution
-from functx.transforms.argument_names import check_callable, wrap_transform
-from functx.transforms.jacobian import jacrev
-from functx.transforms.jvp import vjp
+from functx.core.typing import Function, Value
+from functx.numpy import concatenate, linalg, stack
+from functx.ops.autodiff import Detach
 
 INFINITY = float("inf")
 
@@ -64,31 +58,16 @@ def lipschitz(f: Function, ord: float = 2, *, method: str = "product") -> Functi
     >>> round(float(lipschitz(lambda x: functx.numpy.tanh(a @ x))(everywhere)), 4)
     4.0
     """
-    check_callable(f, "lipschitz")
     if ord not in (2, INFINITY) or method not in ("product", "jacobian"):
         raise ValueRangeError(
             'lipschitz: ord must be 2 or inf, and method "product" or "jacobian"; got '
             f"{ord!r} and {method!r}"
         )
 
-    def wrapper(*args: PyTree, **kwargs: PyTree) -> Value:
-        box = read_box("lipschitz", f, args, kwargs)
+    def compute(box: Box) -> Value:
         return apply(BoundVariation(box.varying, ord, method), box.program, box.operands)[0]
 
-    return wrap_transform(wrapper, f, "lipschitz")
-
-
-class Varying(NamedTuple):
-    """The bounds of a value, and its Lipschitz constant as a function of all arguments."""
-
-    lower: Value
-    upper: Value
-    constant: Value | float
-
-    @property
-    def bounds(self) -> Pair:
-        """The bounds alone."""
-        return self.lower, self.upper
+    return on_boxes("lipschitz", f, compute)
 
 
 class BoundVariation(Rewrite[Program]):
@@ -99,12 +78,14 @@ class BoundVariation(Rewrite[Program]):
     method: str
 
     def __call__(self, program: Program) -> Program:
+        program = program.rewrite(pass_gradient_stops)
+
         def body(*args: Value) -> list[Value]:
             values = [
                 Varying(*pair, float(on))
                 for pair, on in zip(pairs(args, self.varying), self.varying, strict=True)
             ]
-            if self.method == "jacobian":
+            if self.method == "jacobian" and any([x.varies for x in values]):
                 return [self.of_jacobian(lambda *xs: apply(None, program, xs), values)]
             outs = interpret(program, values, self.step, lambda c: Varying(c, c, 0.0))
             return [ops.add(0.0, self.together([x.constant for x in outs]))]
@@ -139,7 +120,7 @@ class BoundVariation(Rewrite[Program]):
 
     def constant_of(self, primitive: Primitive, operands: Sequence[Varying]) -> Value | float:
         """The Lipschitz constant of the outputs of `primitive`."""
-        varying = [x for x in operands if is_varying(x)]
+        varying = [x for x in operands if x.varies]
         if not varying or isinstance(primitive, LOCALLY_CONSTANT):
             return 0.0
         if isinstance(primitive, NONEXPANSIVE):
@@ -153,96 +134,23 @@ class BoundVariation(Rewrite[Program]):
                 ops.mul(largest(*y.bounds), x.constant), ops.mul(largest(*x.bounds), y.constant)
             )
         if is_affine(primitive, operands) and has_known_signs(primitive):
-            terms = [ops.mul(self.norm(primitive, operands, x), x.constant) for x in varying]
-            return sum(terms[1:], terms[0])
+            # An operand that occurs twice varies once.
+            unique = {id(x): x for x in varying}.values()
+            norms = [affine_norm(primitive, operands, x, self.ord) for x in unique]
+            return total([ops.mul(n, x.constant) for n, x in zip(norms, unique, strict=True)])
         fun = lambda *xs: results(primitive, xs)  # noqa: E731
         return self.of_jacobian(fun, operands)
-
-    def norm(self, primitive: Primitive, operands: Sequence[Varying], x: Varying) -> Value:
-        """The norm of an affine `primitive` as a function of the operand `x`."""
-
-        def sizes(v: Value) -> list[Value]:
-            return results(primitive, [v if y is x else size_of(y) for y in operands])
-
-        zeros = ops.zeros_like(x.lower)
-        # The entries of the matrix have one sign, so that those of its sums are sums of their sizes.
-        outs, pull = vjp(sizes, zeros)
-        by_rows = [
-            ops.abs(ops.sub(a, b)) for a, b in zip(sizes(ops.add(zeros, 1.0)), outs, strict=True)
-        ]
-        row_sum = largest(*by_rows)
-        if self.ord != 2:
-            return row_sum
-        column_sum = largest(*pull([ops.full_like(v, 1.0) for v in outs]))
-        bound = ops.sqrt(ops.mul(row_sum, column_sum))
-        if isinstance(primitive, ops.DotGeneral):
-            side = 1 - [y is x for y in operands].index(True)
-            matrices = matricize(primitive, operands[side].lower, side)
-            bound = ops.min(bound, largest(ops.svd(matrices)[1]))
-        return bound
 
     def of_jacobian(self, fun: Function, operands: Sequence[Varying]) -> Value:
         """The constant of `fun`, a function of the operands, by bounds of its Jacobian."""
         matrices = jacobian_sizes(fun, operands)
-        varying = [x for x in operands if is_varying(x)]
         if self.method == "jacobian":
-            return self.matrix_norm(concatenate(matrices, axis=1))
+            return matrix_norm(concatenate(matrices, axis=1), self.ord)
+        varying = [x for x in operands if x.varies]
         both = zip(matrices, varying, strict=True)
-        terms = [ops.mul(self.matrix_norm(m), x.constant) for m, x in both]
-        return sum(terms[1:], terms[0])
-
-    def matrix_norm(self, matrix: Value) -> Value:
-        """The operator norm of a matrix of elements that are at least zero."""
-        total = ops.reduce_max(ops.reduce_sum(matrix, (1,)), (0,))
-        if self.ord != 2:
-            return total
-        is_finite = ops.is_finite(total)
-        matrix = ops.select(is_finite, matrix, ops.zeros_like(matrix))
-        return ops.select(is_finite, linalg.norm(matrix, 2), INFINITY)
+        return total([ops.mul(matrix_norm(m, self.ord), x.constant) for m, x in both])
 
 
-def jacobian_sizes(fun: Function, operands: Sequence[Varying]) -> list[Value]:
-    """For each operand that varies, the greatest sizes of the entries of the Jacobian, as a matrix."""
-    varying = [x for x in operands if is_varying(x)]
-
-    def of_varying(*values: Value) -> Value:
-        given = iter(values)
-        outs = fun(*[next(given) if is_varying(x) else x.lower for x in operands])
-        return concatenate([ravel(v) for v in outs if is_inexact(v.dtype)])
-
-    jacobian = jacrev(of_varying, tuple(range(len(varying))))
-    bounds = interval(jacobian)(*[Interval(*x.bounds) for x in varying])
-    sizes = [ops.max(ops.abs(b.lower), ops.abs(b.upper)) for b in bounds]
-    return [reshape(x, (x.shape[0], -1)) for x in sizes]
-
-
-def is_varying(x: Varying) -> bool:
-    """Whether a value is a float that is not known exactly."""
-    return x.lower is not x.upper and is_inexact(x.lower.dtype)
-
-
-def size_of(x: Varying) -> Value:
-    """The sizes of a factor that is known exactly, and zero for another operand that varies."""
-    if not is_inexact(x.lower.dtype):
-        return x.lower
-    return ops.zeros_like(x.lower) if is_varying(x) else ops.abs(x.lower)
-
-
-def has_known_signs(primitive: Primitive) -> bool:
-    """Whether the matrix of an affine operation has entries of one sign if its factors do."""
-    products = (ops.DotGeneral, Convolution, ops.Mul, ops.Div, ops.Select)
-    return isinstance(primitive, products) or signs(primitive, 1) is not None
-
-
-def largest(*arrays: Value) -> Value:
-    """The size of the largest element."""
-    values = [ops.reduce_max(ops.abs(x), tuple(range(x.ndim))) for x in arrays]
-    return stack(values).max()
-
-
-def matricize(primitive: ops.DotGeneral, factor: Value, side: int) -> Value:
-    """The matrices, one for each batch index, that a product with `factor` multiplies by."""
-    contracting, batch = primitive.contracting_dims[side], primitive.batch_dims[side]
-    free = [i for i in range(factor.ndim) if i not in (*contracting, *batch)]
-    shape = [math.prod([factor.shape[i] for i in dims]) for dims in (batch, contracting, free)]
-    return ops.reshape(ops.permute_dims(factor, (*batch, *contracting, *free)), tuple(shape))
+def pass_gradient_stops(eqn: Equation, *args: Value) -> Value:
+    """The operand of an operation that hides it from derivatives alone."""
+    return args[0] if isinstance(eqn.primitive, ops.StopGradient | Detach) else NotImplemented

@@ -246,6 +246,7 @@ LIPSCHITZ = {
     "products": lambda x: fnp.sin(x) * x + (x**2).sum() / (1 + x[0] ** 2),
     "moves": lambda x: fnp.cumsum(x) - fnp.concatenate([x[1:], x[:1]]),
     "convolution": lambda x: fnp.convolve(x, np.array([1.0, -2.0, 0.5])),
+    "stops": lambda x: functx.stop_gradient(x) * 2 - abs(functx.stop_gradient(x)) / 2 + x + x,
     "extrema": lambda x: fnp.maximum(nn.softmax(x), 0.1) + abs(x).max(),
     "loop": lambda x: lax.fori_loop(0, 3, lambda _, c: fnp.tanh(c @ WEIGHTS[0][:, :5]), x),
 }
@@ -255,12 +256,21 @@ def test_lipschitz_constants_are_at_least_the_norms_of_jacobians():
     box = Interval(CENTERS - 0.1, CENTERS + 0.1)
     points = CENTERS + 0.1 * (2 * RANDOM.rand(6, 5) - 1)
     for name, f in LIPSCHITZ.items():
-        (jacobians,) = in_numpy(functx.vmap(functx.jacrev(f)), points)
+        value = f if name != "stops" else lambda x: 4 * x - abs(x) / 2
+        (jacobians,) = in_numpy(functx.vmap(functx.jacrev(value)), points)
         for order in (2, np.inf):
             least = max(np.linalg.norm(j, order) for j in jacobians)
             for method in ("product", "jacobian") if name != "extrema" else ("product",):
                 (constant,) = in_numpy(lipschitz(f, order, method=method), box)
                 assert least * (1 - 1e-9) <= constant < np.inf, (name, order, method)
+
+
+def test_nothing_that_varies_has_the_constant_zero():
+    empty = Interval(np.zeros(0), np.zeros(0))
+    for method in ("product", "jacobian"):
+        assert in_numpy(lipschitz(lambda x: 3.0, method=method), Interval(1.0, 2.0)) == [0.0]
+        assert in_numpy(lipschitz(fnp.sin, method=method), 2.0) == [0.0]
+        assert in_numpy(lipschitz(fnp.sin, method=method), empty) == [0.0]
 
 
 def test_lipschitz_constants_of_networks_everywhere_are_products_of_norms():
