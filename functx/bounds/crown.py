@@ -18,7 +18,7 @@ from functx.bounds.monotonicity import (
 from functx.bounds.relaxations import (
     REWRITTEN,
     Backward,
-    Node,
+    BoundedValue,
     affine_backward,
     intersect,
     is_affine,
@@ -97,12 +97,12 @@ class Tape:
         self.backward: list[Backward | None] = []
         self.tight: set[int] = set()
 
-    def add(self, bounds: Pair | Value, backward: Backward | None = None) -> Node:
+    def add(self, bounds: Pair | Value, backward: Backward | None = None) -> BoundedValue:
         """A new value, anything between its bounds without `backward`."""
         low, high = bounds if isinstance(bounds, tuple) else (bounds, bounds)
         self.bounds.append((low, high))
         self.backward.append(backward)
-        return Node(low, high, len(self.bounds) - 1)
+        return BoundedValue(low, high, len(self.bounds) - 1)
 
     def least(self, index: int, ct: Value) -> Value:
         """A lower bound of the sum of the value at `index` times `ct`."""
@@ -117,7 +117,7 @@ class Tape:
                     coefficients[j] = ops.add(coefficients[j], c) if j in coefficients else c
         return total
 
-    def tighten(self, node: Node) -> Pair:
+    def tighten(self, node: BoundedValue) -> Pair:
         """The bounds of a value, improved by linear functions of the inputs."""
         low, high = self.bounds[node.place]
         is_constant = self.backward[node.place] is None or not is_inexact(low.dtype)
@@ -132,13 +132,13 @@ class Tape:
         self.bounds[node.place] = intersect((low, high), by_lines)
         return self.bounds[node.place]
 
-    def step(self, eqn: Equation, *operands: Node) -> Sequence[Node]:
+    def step(self, eqn: Equation, *operands: BoundedValue) -> Sequence[BoundedValue]:
         """The outputs of an equation."""
         if all([x.is_exact for x in operands]):
             return [self.add(x) for x in bind_equation(eqn, *[x.lower for x in operands])]
         return self.apply(eqn.primitive, *operands)
 
-    def apply(self, primitive: Primitive, *operands: Node) -> Sequence[Node]:
+    def apply(self, primitive: Primitive, *operands: BoundedValue) -> Sequence[BoundedValue]:
         """The outputs of `primitive`."""
         bounds = [self.bounds[x.place] for x in operands]
         if isinstance(primitive, ops.StopGradient | Detach):

@@ -18,7 +18,14 @@ from functx.core.decompositions import class_decomposition
 from functx.core.errors import MissingRuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
-from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
+from functx.core.rewriting import (
+    Rewrite,
+    apply,
+    bind_equation,
+    cached_rewrite,
+    interpret,
+    user_rule_runs,
+)
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_complex, is_inexact
@@ -93,6 +100,8 @@ def bounds_of(primitive: Primitive, *operands: Pair) -> Sequence[Pair]:
     if isinstance(primitive, BITWISE) and operands[0][0].dtype != bool:
         raise missing_rule_error(primitive, "booleans")
     if directions is None:
+        if not interval_rule.dispatch(type(primitive)).__module__.startswith("functx."):
+            user_rule_runs.record()
         return [bounded(*pair) for pair in interval_rule(primitive, *operands)]
     if any([x is not y for x, y in operands[POSITIONS.get(type(primitive), slice(0, 0))]]):
         raise missing_rule_error(primitive, "positions that are known exactly")

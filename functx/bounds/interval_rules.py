@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import wraps
+from typing import Any
 
 from ml_dtypes import finfo
 
@@ -21,13 +22,14 @@ from functx.bounds.interval import (
     results,
     unbounded,
 )
+from functx.core.caches import invalidate_caches
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
-from functx.core.typing import Value
+from functx.core.typing import Function, Value
 from functx.custom.custom_function import CustomDerivativeCall
 from functx.ops.activations import LogSoftmax, LogSumExp, Softmax
 from functx.ops.autodiff import WithValue
@@ -151,8 +153,14 @@ def _wave(primitive: Primitive, x: Pair, crest: float) -> Sequence[Pair]:
     ]
 
 
-interval_rule.register(ops.Sin, partial(_wave, crest=math.pi / 2))
-interval_rule.register(ops.Cos, partial(_wave, crest=0.0))
+@interval_rule.register(ops.Sin)
+def _sin(primitive: ops.Sin, x: Pair) -> Sequence[Pair]:
+    return _wave(primitive, x, math.pi / 2)
+
+
+@interval_rule.register(ops.Cos)
+def _cos(primitive: ops.Cos, x: Pair) -> Sequence[Pair]:
+    return _wave(primitive, x, 0.0)
 
 
 @interval_rule.register(ops.Tan)
@@ -322,3 +330,16 @@ def _while(primitive: While, *operands: Pair) -> Sequence[Pair]:
         (ops.select(goes_on, w[0], x[0]), ops.select(goes_on, w[1], x[1]))
         for w, x in zip(wide, pairs(outs, varying_carry), strict=True)
     ]
+
+
+def _invalidate_caches_before(register: Function) -> Function:
+    @wraps(register)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        invalidate_caches()
+        return register(*args, **kwargs)
+
+    return wrapper
+
+
+# A rule that is registered from here on changes results that are cached.
+interval_rule.register = _invalidate_caches_before(interval_rule.register)  # type: ignore[method-assign]

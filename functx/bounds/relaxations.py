@@ -32,7 +32,7 @@ from functx.transforms.decompose import builtin_decomposition
 from functx.transforms.jvp import jvp, vjp
 
 
-class Node(NamedTuple):
+class BoundedValue(NamedTuple):
     """A value on the tape: its bounds, and its place."""
 
     lower: Value
@@ -49,7 +49,7 @@ Backward: TypeAlias = Callable[[Value], "tuple[list[tuple[int, Value]], Pair | N
 """From coefficients of a value, those of the values that it depends on, and the bounds of what is added."""
 
 
-def affine_backward(primitive: Primitive, operands: Sequence[Node], k: int) -> Backward:
+def affine_backward(primitive: Primitive, operands: Sequence[BoundedValue], k: int) -> Backward:
     """The backward function of output `k` of a `primitive` that is affine in the operands that vary."""
     varying = [x for x in operands if not x.is_exact]
     is_joint = isinstance(primitive, (Linear, *JOINTLY_AFFINE))
@@ -68,7 +68,7 @@ def affine_backward(primitive: Primitive, operands: Sequence[Node], k: int) -> B
 
 
 def relax(
-    primitive: Primitive, operands: Sequence[Node], bounds: Sequence[Pair]
+    primitive: Primitive, operands: Sequence[BoundedValue], bounds: Sequence[Pair]
 ) -> tuple[Pair, Backward]:
     """The bounds and the backward function of the output of a nonlinear `primitive`."""
     (pair,) = bounds_of(primitive, *bounds)

@@ -338,3 +338,11 @@ def test_rules_can_be_registered():
 
     lower, upper = in_numpy(interval(twice), Interval(LOWER, UPPER))
     np.testing.assert_array_equal([lower, upper], [2 * LOWER, 2 * UPPER])
+
+    # A later rule replaces it at once, also inside a jitted function that keeps its program.
+    inner = functx.jit(twice)
+    bounds = lambda x: interval(inner)(x)  # noqa: E731
+    before = in_numpy(bounds, Interval(LOWER, UPPER))
+    functx.bounds.interval_rule.register(Twice, lambda primitive, x: [(3 * x[0], 3 * x[1])])
+    after = in_numpy(bounds, Interval(LOWER, UPPER))
+    np.testing.assert_allclose(np.divide(after, before), 1.5)

@@ -89,7 +89,7 @@ def minimize(
 
     By the implicit function theorem, `x` and `fun` have derivatives, of any order and in both modes, in
     `args`, in `bounds` and in all that `fun` closes over, where the Hessian is regular; that in `x0` is
-    zero. They are those of the minimum, so they presume success.
+    zero. They are those of the minimum, so they presume success. `functx.implicit` gives them to other solvers.
 
     Raises ValueRangeError for another method, and ArgumentError for options that it has not.
 
