@@ -13,6 +13,7 @@ from functx.bounds.boxes import Box, Flags, Pair, flat, on_boxes, pairs
 from functx.bounds.interval import bounds_of
 from functx.bounds.monotonicity import (
     CONVEX_KINKS,
+    PASSING,
     SMOOTH,
 )
 from functx.bounds.relaxations import (
@@ -35,7 +36,6 @@ from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
 from functx.core.typing import Function, PyTree, Value
 from functx.numpy import eye
-from functx.ops.autodiff import Detach
 from functx.ops.operands import literal
 from functx.transforms.vmap import vmap
 
@@ -141,8 +141,8 @@ class Tape:
     def apply(self, primitive: Primitive, *operands: BoundedValue) -> Sequence[BoundedValue]:
         """The outputs of `primitive`."""
         bounds = [self.bounds[x.place] for x in operands]
-        if isinstance(primitive, ops.StopGradient | Detach):
-            return operands
+        if type(primitive) in PASSING:
+            return [operands[PASSING[type(primitive)]]]
         if isinstance(primitive, ops.Mul) and operands[0] is operands[1]:
             return self.apply(ops.Square(), operands[0])
         if is_affine(primitive, operands):

@@ -13,7 +13,7 @@ from ml_dtypes import iinfo
 
 from functx import ops
 from functx.bounds.boxes import Box, Flags, Pair, flat, on_boxes, pairs
-from functx.bounds.monotonicity import BITWISE, POSITIONS, signs, valley
+from functx.bounds.monotonicity import BITWISE, PASSING, POSITIONS, signs, valley
 from functx.core.decompositions import class_decomposition
 from functx.core.errors import MissingRuleError
 from functx.core.primitive import Primitive
@@ -94,6 +94,8 @@ def interval_step(eqn: Equation, *operands: Pair) -> Sequence[Pair]:
 
 def bounds_of(primitive: Primitive, *operands: Pair) -> Sequence[Pair]:
     """The bounds of the outputs of `primitive`, given those of its operands."""
+    if type(primitive) in PASSING:
+        return [operands[PASSING[type(primitive)]]]
     directions = signs(primitive, len(operands))
     if any([is_complex(x.dtype) for x, _ in operands]):
         raise missing_rule_error(primitive, "real operands")

@@ -32,11 +32,11 @@ from functx.core.types import is_inexact
 from functx.core.typing import Function, Value
 from functx.custom.custom_function import CustomDerivativeCall
 from functx.ops.activations import LogSoftmax, LogSumExp, Softmax
-from functx.ops.autodiff import WithValue
 from functx.ops.convolution import Convolution
 from functx.ops.cumulative import CumProd
 from functx.ops.operands import broadcast_along
-from functx.ops.sorting import Sort
+from functx.ops.reductions import ArgExtremum
+from functx.ops.sorting import Sort, TopK
 from functx.transforms.call_primitive import ProgramCall
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan
@@ -222,9 +222,32 @@ def _softmax(primitive: Softmax | LogSoftmax, x: Pair) -> Sequence[Pair]:
     return [(low, high)]
 
 
-@interval_rule.register(WithValue)
-def _with_value(primitive: WithValue, x: Pair, new: Pair) -> Sequence[Pair]:
-    return [new]
+@interval_rule.register(ops.Rem)
+def _rem(primitive: ops.Rem, x: Pair, y: Pair) -> Sequence[Pair]:
+    size = ops.max(*[ops.abs(v) for v in y])
+    # The remainder has the sign of x, and is no greater than x.
+    lower = ops.max(ops.neg(size), ops.min(x[0], 0))
+    upper = ops.min(size, ops.max(x[1], 0))
+    if y[0] is not y[1]:
+        return [(lower, upper)]
+    ends = [primitive(v, y[0]) for v in x]
+    has_one_sign = ops.ge(ops.mul(ops.sign(x[0]), ops.sign(x[1])), 0)
+    is_short = ops.bitwise_and(ops.lt(ops.sub(x[1], x[0]), size), ops.le(*ends))
+    is_straight = ops.bitwise_and(has_one_sign, is_short)
+    return [(ops.select(is_straight, ends[0], lower), ops.select(is_straight, ends[1], upper))]
+
+
+@interval_rule.register(ArgExtremum)
+def _arg_extremum(primitive: ArgExtremum, x: Pair) -> Sequence[Pair]:
+    indices = primitive(x[0])
+    last = x[0].shape[primitive.axis] - 1
+    return [(ops.zeros_like(indices), ops.full_like(indices, last))]
+
+
+@interval_rule.register(TopK)
+def _top_k(primitive: TopK, x: Pair) -> Sequence[Pair]:
+    (low, indices), (high, _) = [primitive(v) for v in x]
+    return [(low, high), (ops.zeros_like(indices), ops.full_like(indices, x[0].shape[-1] - 1))]
 
 
 @interval_rule.register(Sort)

@@ -13,6 +13,7 @@ from functx.bounds.interval import bounds_of, results
 from functx.bounds.monotonicity import (
     LOCALLY_CONSTANT,
     NONEXPANSIVE,
+    PASSING,
     SMOOTH,
 )
 from functx.bounds.operator_norms import (
@@ -34,7 +35,6 @@ from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
 from functx.core.typing import Function, Value
 from functx.numpy import concatenate, linalg, stack
-from functx.ops.autodiff import Detach
 
 INFINITY = float("inf")
 
@@ -106,6 +106,8 @@ class BoundVariation(Rewrite[Program]):
 
     def apply(self, primitive: Primitive, *operands: Varying) -> Sequence[Varying]:
         """The outputs of `primitive`."""
+        if type(primitive) in PASSING:
+            return [operands[PASSING[type(primitive)]]]
         if isinstance(primitive, ops.Mul) and operands[0] is operands[1]:
             return self.apply(ops.Square(), operands[0])
         known = type(primitive) in SMOOTH or isinstance(primitive, (*NONEXPANSIVE, ops.Mul))
@@ -152,5 +154,6 @@ class BoundVariation(Rewrite[Program]):
 
 
 def pass_gradient_stops(eqn: Equation, *args: Value) -> Value:
-    """The operand of an operation that hides it from derivatives alone."""
-    return args[0] if isinstance(eqn.primitive, ops.StopGradient | Detach) else NotImplemented
+    """The operand that an equation passes on, perhaps without its derivative."""
+    place = PASSING.get(type(eqn.primitive))
+    return NotImplemented if place is None else args[place]

@@ -15,6 +15,7 @@ from functx.ops import (
     special,
     views,
 )
+from functx.transforms.control import predication
 
 Class = type[Primitive]
 
@@ -41,7 +42,7 @@ SIGNS: dict[Class, tuple[int, ...]] = {
     **dict.fromkeys((ops.Slice, ops.Concatenate, ops.Split, ops.Pad, views.Copy), (1,)),
     **dict.fromkeys((ops.DynamicSlice, ops.DynamicUpdateSlice, indexing.Gather), (1,)),
     **dict.fromkeys((scattering.ScatterSet, scattering.ScatterAdd, scattering.ScatterMax), (1,)),
-    **dict.fromkeys((scattering.ScatterMin, ops.StopGradient, autodiff.Detach), (1,)),
+    **dict.fromkeys((scattering.ScatterMin, predication.AnyActive), (1,)),
     **dict.fromkeys((autodiff.CheckpointName, autodiff.DerivativeBoundary), (1,)),
     **dict.fromkeys((collectives.Psum, collectives.Pmax, collectives.Pmin), (1,)),
     **dict.fromkeys((collectives.AllGather, collectives.Ppermute, ops.OptimizationBarrier), (1,)),
@@ -60,6 +61,14 @@ VALLEYS: dict[Class, float] = {
 
 GELU_VALLEYS = {False: -0.7517915249365562, True: -0.7524614220710162}
 """The place of the least value of `gelu`, by its field `approximate`."""
+
+PASSING: dict[Class, int] = {
+    ops.StopGradient: 0,
+    autodiff.Detach: 0,
+    autodiff.WithValue: 1,
+    predication.MaskedOperand: 1,
+}
+"""Operations whose value is that of one operand, or counts only where it is."""
 
 POSITIONS: dict[Class, slice] = {
     indexing.Gather: slice(1, None),

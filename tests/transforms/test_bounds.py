@@ -116,6 +116,14 @@ FUNCTIONS = {
     "calls": lambda x: functx.jit(functx.vmap(lambda z: z * fnp.exp(-z)))(x),
     "checkpoint": functx.checkpoint(lambda x: fnp.sin(x) * x),
     "rule": cube,
+    "batch of branches": functx.vmap(
+        lambda z: lax.cond(z > 0.25, lambda z: z * 2, lambda z: z * z, z)
+    ),
+    "batch of loops": functx.vmap(
+        lambda z: lax.while_loop(lambda c: (c[1] < 3) | (c[0] < -9), lambda c: (c[0] / 2, c[1] + 1), (z, 0))
+    ),
+    "remainders": lambda x: (x % 1.0, fnp.fmod(x, 0.7), fnp.fmod(x, x[0])),
+    "ranks": lambda x: (fnp.argmax(x), lax.top_k(x, 2)),
     "gradient": functx.grad(lambda x: (fnp.tanh(x) ** 2).sum()),
     "writes": write_in_place,
 }  # fmt: skip
