@@ -24,6 +24,7 @@ from functx.core.errors import (
 )
 from functx.core.pytorch_names import check_argument_names
 from functx.core.source_info import FUNCTX_OR_JAX, file_owner
+from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import aval_of, ndarray
 from functx.core.types import SHORT_NAMES, canonical_dtype
 
@@ -61,15 +62,27 @@ def explain_errors(module: str) -> None:
     namespace = vars(sys.modules[module])
     for name, value in list(namespace.items()):
         is_public = not name.startswith("_") and name in namespace.get("__all__", namespace)
-        if not is_public or hasattr(value, "explains_errors"):
+        if not is_public:
             continue
         if isinstance(value, type) and value.__module__.startswith("functx."):
             made = vars(value).get("__init__")
             if type(made) is FunctionType and not hasattr(made, "explains_errors"):
                 value.__init__ = with_explained_errors(made)  # type: ignore[misc]
-        elif type(value) is FunctionType and not _takes_arrays_only(value):
-            namespace[name] = with_explained_errors(value)
-            namespace[name].__module__ = module  # where pickle finds it
+        else:
+            namespace[name] = explained(value, module)
+
+
+def explained(value: Any, module: str) -> Any:
+    """A function of `module` with its errors explained; other values and functions of arrays alone unchanged."""
+    if (
+        type(value) is not FunctionType
+        or hasattr(value, "explains_errors")
+        or _takes_arrays_only(value)
+    ):
+        return value
+    function = with_explained_errors(value)
+    function.__module__ = module  # where pickle finds it
+    return function
 
 
 @cache
@@ -82,8 +95,11 @@ def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except Exception as error:
             explain(error, function, args, kwargs)
+            if filters_traceback:
+                filter_traceback(error)
             raise
 
+    filters_traceback = hasattr(function, "filters_traceback")
     call.explains_errors = True  # type: ignore[attr-defined]
     return call
 
@@ -97,14 +113,11 @@ def explain(
     that the function calls, and of functions that functx itself calls stay as they are.
     """
     kind = _named_error(error)
-    caller = sys._getframe(2)
-    if (
-        kind is None
-        or file_owner[caller.f_code.co_filename] is FUNCTX_OR_JAX
-        or not _is_of_libraries(error.__traceback__)
-    ):
+    if kind is None or not _is_of_libraries(error.__traceback__):
         return
     check_argument_names(function, kwargs)
+    if file_owner[sys._getframe(2).f_code.co_filename] is FUNCTX_OR_JAX:
+        return
     declared, name = signature(function), function.__name__
     if name in ("__init__", "__call__"):
         name = getattr(args[0], "__name__", type(args[0]).__name__)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from sys import _getframe
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from functx.core.source_info import Source, source_line, user_source
 from functx.core.tracebacks import hide_callers
 
@@ -1213,7 +1215,9 @@ def short_repr(value: object) -> str:
 
 def type_name(value: object) -> str:
     """The type of a value for messages: the short form of its aval, else its class."""
-    aval = getattr(getattr(value, "atom", value), "aval", None)
+    # An array of NumPy computes its aval, which fails for strings and objects.
+    is_numpy = isinstance(value, np.ndarray)
+    aval = None if is_numpy else getattr(getattr(value, "atom", value), "aval", None)
     if aval is not None and hasattr(aval, "weak_type"):
         return repr(aval)
     if hasattr(value, "shape") and hasattr(value, "dtype"):

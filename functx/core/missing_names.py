@@ -18,7 +18,7 @@ def load_on_first_use(
     """Give `package` attributes that are imported on first use.
 
     They are its `modules`, `names` by module, and the other names of its `__all__`, from the module
-    `others`.
+    `others`. Errors of Python in the functions are explained.
     """
     module = sys.modules[package]
     refuse = vars(module)["__getattr__"]
@@ -28,8 +28,11 @@ def load_on_first_use(
         if name in modules:
             return import_module(f"{package}.{name}")
         if name in public:
+            # Imported on first use, since errors are imported before all else.
+            from functx.core.argument_errors import explained
+
             value = getattr(import_module(names.get(name, others)), name)
-            return vars(module).setdefault(name, value)
+            return vars(module).setdefault(name, explained(value, package))
         return refuse(name)
 
     def names_of_package() -> list[str]:

@@ -29,7 +29,9 @@ Result = TypeVar("Result")
 
 def api_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Wrap the public function `fun` so that tracebacks of its errors show user frames alone."""
-    return wraps(fun)(unnamed_api_boundary(fun))
+    boundary = wraps(fun)(unnamed_api_boundary(fun))
+    boundary.filters_traceback = True  # type: ignore[attr-defined]
+    return boundary
 
 
 def unnamed_api_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -52,7 +52,14 @@ WRONG_CALLS = [
     (lambda: random.permutation(random.key(0), -1), ValueError, "must not be negative; got -1"),
     (lambda: scipy.linalg.dft("a"), TypeError, "dft: n must be an integer; got 'a'"),
     (lambda: scipy.linalg.hadamard(None), TypeError, "hadamard: n must be an integer; got None"),
-    (lambda: scipy.linalg.invpascal(-1), ValueError, "invpascal: "),
+    (lambda: scipy.linalg.invpascal(-1), TypeError, "invpascal: n must not be negative"),
+    (
+        lambda: np.sin(numpy.array(["a"])),
+        TypeError,
+        "must be arrays or numbers; got ndarray <U1[1]",
+    ),
+    (lambda: np.add(np.ones(2), numpy.array([None])), TypeError, "got ndarray object[1]"),
+    (lambda: np.fft.fftfreq(2**70), ValueError, "fftfreq: the arguments must fit"),
     (
         lambda: scipy.linalg.cho_solve("abc", X),
         ValueError,
@@ -84,11 +91,11 @@ def test_wrong_arguments_in_a_traced_function_are_told_by_name():
 
 
 def test_a_call_whose_arguments_are_of_the_declared_types_shows_them_and_the_parameters():
-    with pytest.raises(ValueError, match="invpascal: the arguments must fit") as caught:
-        scipy.linalg.invpascal(-1)
+    with pytest.raises(ValueError, match="fftfreq: the arguments must fit") as caught:
+        np.fft.fftfreq(2**62)
     text = str(caught.value)
-    assert "got n=-1\n  because: " in text
-    assert "Its parameters: n, kind=None" in text
+    assert f"got n={2**62}\n  because: " in text
+    assert "Its parameters: n, d=1.0, *, dtype=None, device=None." in text
 
 
 def test_errors_of_the_users_functions_stay_as_they_are():

@@ -18,6 +18,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import canonical_dtype, kind
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray, Value
 from functx.numpy.promotion import as_inexact, broadcast_shapes, operand, promote
+from functx.ops.operands import canonical_shape
 
 
 def block_diag(*arrs: ArrayOrList) -> Value:
@@ -189,6 +190,7 @@ def hilbert(n: int) -> Value:
 
 def invhilbert(n: int) -> Value:
     """The inverse of `hilbert(n)`, whose elements are integers."""
+    (n,) = canonical_shape(n, "invhilbert: n")
     elements = [
         [
             (-1) ** (i + j)
@@ -216,6 +218,7 @@ def invpascal(n: int, kind: str | None = None) -> Value:
 def _pascal(name: str, n: int, kind: str | None, signed: bool) -> NumPyArray:
     if kind not in (None, "symmetric", "lower", "upper"):
         raise ValueRangeError(f"{name}: kind must be 'symmetric', 'lower' or 'upper'; got {kind!r}")
+    (n,) = canonical_shape(n, f"{name}: n")
     elements = [[comb(i, j) * (-1) ** (signed * (i + j)) for j in range(n)] for i in range(n)]
     lower = np.reshape(np.array(elements, dtype=object), (n, n))
     if kind == "lower":
