@@ -23,7 +23,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.pytorch_names import check_argument_names
-from functx.core.source_info import FUNCTX_OR_JAX, file_owner
+from functx.core.source_info import FUNCTX_OR_JAX, file_owner, is_raise_instruction
 from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import aval_of, ndarray
 from functx.core.types import SHORT_NAMES, canonical_dtype
@@ -113,7 +113,7 @@ def explain(
     that the function calls, and of functions that functx itself calls stay as they are.
     """
     kind = _named_error(error)
-    if kind is None or not _is_of_libraries(error.__traceback__):
+    if kind is None or not _arose_in_libraries(error.__traceback__):
         return
     check_argument_names(function, kwargs)
     if file_owner[sys._getframe(2).f_code.co_filename] is FUNCTX_OR_JAX:
@@ -159,14 +159,19 @@ def _named_error(error: Exception) -> type[FunctxError] | None:
     return next((named for kind, named in _NAMED_ERRORS.items() if isinstance(error, kind)), None)
 
 
-def _is_of_libraries(trail: TracebackType | None) -> bool:
-    """Whether no frame of a traceback runs code of the user."""
+def _arose_in_libraries(trail: TracebackType | None) -> bool:
+    """Whether an error arose in code of functx or its libraries, which no code of the user runs around.
+
+    Errors that functx raises by a statement are stored ones, such as those of callbacks.
+    """
+    owner = ""
     while trail is not None:
-        owner = trail.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        frame, offset = trail.tb_frame, trail.tb_lasti
+        owner = frame.f_globals.get("__name__", "").partition(".")[0]
         if owner not in _LIBRARIES:
             return False
         trail = trail.tb_next
-    return True
+    return owner != "functx" or not is_raise_instruction(frame.f_code, offset)
 
 
 def _takes_arrays_only(function: Callable[..., Any]) -> bool:
