@@ -199,7 +199,14 @@ def _sparse(
 
     def choose(jacobian: TracedJacobian) -> Rewrite[Program]:
         allowed = possible_modes(jacobian, holomorphic, label)
-        allowed = allowed if mode == "auto" else [mode]
+        if mode != "auto":
+            if mode not in allowed:
+                real = "arguments" if mode == "forward" else "outputs"
+                raise GradientError(
+                    f"{label}: {real} must be real in {mode} mode; got complex ones",
+                    fix=f"Use mode={allowed[0]!r}, or pass holomorphic=True for a complex function.",
+                )
+            allowed = [mode]
         products = choose_products(find_pattern(jacobian), symmetric, allowed)
         outputs = sum(jacobian.inexact)
         return SparseJacobian(

@@ -120,17 +120,14 @@ class Planner(NamedTuple):
         """The plan; found once for equal programs."""
         possible = possible_modes(jacobian, self.holomorphic, self.name)
         is_hessian = self.name == "hessian"
-        modes = tuple(possible[:1] if is_hessian else possible)
-        if self.mode == "auto":
-            modes += ("sparse",)
-        elif self.mode == "sparse":
-            modes = (self.mode,)
         rewrite = PlanJacobian(
             self.name,
             jacobian.call.active,
             sum(jacobian.inexact),
             known_inputs(jacobian),
-            modes,
+            self.mode,
+            # A Hessian is computed forward over reverse.
+            tuple(possible[:1] if is_hessian else possible),
             is_hessian,
             self.memory,
         )
@@ -152,7 +149,8 @@ def _by_mode(
     """The function that computes the Jacobian of `fun` by a plan; messages name `shown`."""
     check_callable(shown, name)
     label = f"{name}({function_name(shown)})"
-    check_choice(label, "mode", mode, ("forward", "reverse", "sparse", "auto"))
+    reverse = () if name == "hessian" else ("reverse",)
+    check_choice(label, "mode", mode, ("forward", *reverse, "sparse", "auto"))
     check_chunk_size(label, chunk_size)
     if type(memory) is not int or memory < 1:
         raise ValueRangeError(f"{label}: memory_budget must be a positive int; got {memory!r}")

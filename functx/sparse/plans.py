@@ -83,17 +83,19 @@ class JacobianPlan(NamedTuple):
 
 
 class PlanJacobian(Rewrite[JacobianPlan]):
-    """The analysis that chooses how the Jacobian of a program is computed, among `modes`.
+    """The analysis that chooses how the Jacobian of a program is computed, in `mode` or the best one.
 
     The Jacobian is that of the first `outputs` inexact outputs in the inputs marked `active`. `known`
-    are the values of inputs; `memory` is the number of bytes that the computation may need.
+    are the values of inputs. `possible` are the modes, "forward" or "reverse", that can differentiate
+    the program; `memory` is the number of bytes that the computation may need.
     """
 
     name: str
     active: tuple[bool, ...]
     outputs: int
     known: KnownArrays
-    modes: tuple[str, ...]
+    mode: str
+    possible: tuple[str, ...]
     symmetric: bool
     memory: int
 
@@ -103,13 +105,13 @@ class PlanJacobian(Rewrite[JacobianPlan]):
         shape = sum(a.size for a in outs), sum(a.size for a in ins)
         width = max([a.dtype.itemsize for a in (*ins, *outs)], default=1)
         candidates, notes = [], []
-        if "forward" in self.modes:
+        if self.tries("forward"):
             rewrite = ForwardJacobian(self.active, self.outputs)
             candidates.append(self.candidate("forward", shape[1], program, False, rewrite))
-        if "reverse" in self.modes:
+        if self.tries("reverse"):
             backward = ReverseJacobian(self.active, self.outputs)
             candidates.append(self.candidate("reverse", shape[0], program, True, backward))
-        if "sparse" in self.modes:
+        if self.mode in ("auto", "sparse"):
             if candidates and min(shape) < LEAST_SPARSE_SIZE:
                 notes.append(f"sparse: not tried below {LEAST_SPARSE_SIZE} inputs or outputs")
             else:
@@ -129,6 +131,10 @@ class PlanJacobian(Rewrite[JacobianPlan]):
             self.name, shape, tuple(candidates), tuple(notes), chosen, chunk, result, self.memory
         )
 
+    def tries(self, mode: str) -> bool:
+        """Whether `mode` is possible, and asked for."""
+        return mode in self.possible and self.mode in ("auto", mode)
+
     def candidate(
         self, mode: str, products: int, program: Program, reverse: bool, rewrite: Rewrite[Program]
     ) -> Candidate:
@@ -142,8 +148,7 @@ class PlanJacobian(Rewrite[JacobianPlan]):
     def sparse_candidate(self, program: Program) -> Candidate:
         """The candidate with a product for each color of the pattern."""
         pattern = cached_rewrite(JacobianPattern(self.active, self.outputs, self.known), program)
-        allowed = [mode for mode in ("forward", "reverse") if mode in self.modes]
-        products = choose_products(pattern, self.symmetric, allowed or ["forward", "reverse"])
+        products = choose_products(pattern, self.symmetric, self.possible)
         rewrite = SparseJacobian(self.active, self.outputs, products, True)
         reverse = products.kind == "reverse"
         return self.candidate("sparse", products.count, program, reverse, rewrite)

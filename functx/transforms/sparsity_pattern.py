@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 
@@ -112,34 +113,45 @@ class SparsityPattern:
         ]
         return counts / np.outer(*sizes)
 
+    def _shades(self, height: int, width: int) -> NumPyArray:
+        """`_cells` as numbers from 0, for no place, to 4, for a share of at least three quarters."""
+        cells = self._cells(height, width)
+        return np.where(cells > 0, 1 + np.minimum((cells * 4).astype(int), 3), 0)
+
     def _picture(self, height: int, width: int) -> list[str]:
         """Lines of characters, darker for cells with a larger share of places."""
-        cells = self._cells(height, width)
-        shades = np.array(list(" .:*#"))
-        levels = np.where(cells > 0, 1 + np.minimum((cells * 4).astype(int), 3), 0)
-        return ["|" + "".join(shades[row]) + "|" for row in levels]
+        characters = np.array(list(" .:*#"))
+        return ["|" + "".join(characters[row]) + "|" for row in self._shades(height, width)]
 
     def svg(self, size: int = 320) -> str:
         """A picture of the pattern as SVG text, at most `size` pixels wide and high."""
         m, n = self.shape
-        cells = self._cells(size, size)
-        scale = size / max(*cells.shape, 1)
-        height, width = [round(k * scale, 2) for k in cells.shape]
-        squares = [
-            f'<rect x="{j * scale:.2f}" y="{i * scale:.2f}" width="{scale:.2f}" height="{scale:.2f}" '
-            f'fill-opacity="{max(cells[i, j], 0.25):.2f}"/>'
-            for i, j in np.argwhere(cells > 0)
+        shades = self._shades(size // 2, size // 2)
+        scale = size / max(*shades.shape, 1)
+        height, width = [round(k * scale, 2) for k in shades.shape]
+        runs = [
+            f'<rect x="{first * scale:.2f}" y="{i * scale:.2f}" width="{(last - first) * scale:.2f}" '
+            f'height="{scale:.2f}" fill-opacity="{row[first] / 4}"/>'
+            for i, row in enumerate(shades)
+            for first, last in _runs(row)
+            if row[first]
         ]
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 2}" height="{height + 2}" '
             f'viewBox="-1 -1 {width + 2} {height + 2}" fill="#2563eb">'
             f"<title>{m} x {n}, {self.nnz} nonzero</title>"
             f'<rect width="{width}" height="{height}" fill="none" stroke="#888"/>'
-            f"{''.join(squares)}</svg>"
+            f"{''.join(runs)}</svg>"
         )
 
     def _repr_html_(self) -> str:
         return self.svg()
+
+
+def _runs(row: NumPyArray) -> list[tuple[int, int]]:
+    """The limits of the runs of equal numbers in a row."""
+    limits = [0, *(1 + np.flatnonzero(np.diff(row))).tolist(), len(row)]
+    return list(pairwise(limits)) if len(row) else []
 
 
 def count_colors(colors: NumPyArray) -> int:

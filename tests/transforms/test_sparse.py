@@ -255,10 +255,14 @@ def test_csr_scalars_empty_arrays_aux_and_complex_numbers():
     squares = sparse.jacobian(lambda z: z * z, holomorphic=True)(z)
     np.testing.assert_allclose(squares.data, 2 * z)
     np.testing.assert_allclose(sparse.jacobian(lambda x: x * 1j)(X[:2]).data, [1j, 1j])
+    total = functx.jacobian(lambda x: (x * 1j).sum(keepdims=True), mode="sparse")(X[:2])
+    np.testing.assert_allclose(total, [[1j, 1j]])
     halves = sparse.jacobian(lambda x: (x.astype("bfloat16"), 2 * x.astype("float16")))(X[:2])
     assert [x.dtype.name for x in halves] == ["bfloat16", "float16"] and halves[
         1
     ].data.tolist() == [2, 2]
+    with pytest.raises(GradientError, match="outputs must be real in reverse mode"):
+        sparse.jacobian(lambda x: x * 1j, mode="reverse")(X)
     with pytest.raises(GradientError, match="arguments or outputs must be real"):
         sparse.jacobian(lambda z: z * z)(z)
 
@@ -311,6 +315,7 @@ def test_mistakes_name_the_argument():
         (lambda: sparse.jacobian(xp.sin, format="x"), ValueRangeError, "format must be one of"),
         (lambda: sparse.hessian(xp.sum, chunk_size=0), ValueRangeError, "chunk_size"),
         (lambda: functx.jacobian(xp.sin, mode="x"), ValueRangeError, "mode must be one of"),
+        (lambda: functx.hessian(xp.sum, mode="reverse"), ValueRangeError, "mode must be one of"),
         (lambda: functx.jacobian(xp.sin, mode="auto", memory_budget=0), ValueRangeError, "memory"),
         (lambda: sparse.jacobian(3), ArgumentError, "must be a function"),
         (lambda: sparse.hessian(xp.sin)(X), GradientError, "must return a scalar"),
