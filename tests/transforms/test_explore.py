@@ -1,5 +1,7 @@
 """`explore`: Python control flow on traced values, against plain Python runs of the same functions."""
 
+import threading
+
 import jax
 import numpy
 import pytest
@@ -508,3 +510,39 @@ def test_an_error_of_the_function_names_the_outcomes_that_lead_to_it():
     with pytest.raises(ValueError, match="negative") as caught:
         jit(refuses, explore=True)(1.0)
     assert "True: test_explore.py" in "".join(caught.value.__notes__)
+
+
+def test_writes_to_captured_arrays_in_a_loop_are_results_of_each_batch_element():
+    def grow(x):
+        steps = 0
+        while x.sum() < 10:
+            x[0] += 1
+            x[1:] *= 1.5
+            steps += 1
+        return steps
+
+    def call(x):
+        x = x.copy()
+        return explore(grow)(x), x
+
+    rows = numpy.array([[1, 2], [3, 1]], "float32")
+    program = make_ir(vmap(call))(rows)
+    plain = [row.copy() for row in rows]
+    expected = [grow(row) for row in plain]
+    steps, grown = interpret_in_numpy(program, rows)
+    assert steps.tolist() == expected and numpy.allclose(grown, plain)
+
+
+def test_threads_explore_at_the_same_time():
+    found = []
+
+    def work():
+        program = make_ir(explore(countdown))(1.0)
+        found.append([float(y) for y in interpret_in_numpy(program, 2.5)])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == [[-0.5, 3.0]] * 4

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from threading import RLock, active_count
 from typing import Any
 
 from functx.core import tree
-from functx.core.errors import ArgumentError, type_name
+from functx.core.errors import ArgumentError, IterationLimitError, type_name
 from functx.core.tracer import current_builder
 from functx.core.typing import Function, PyTree
 from functx.transforms.aliasing import write_back_arguments
@@ -58,17 +59,9 @@ def explore(fun: Function | None = None, *, paths: int = 1000, iterations: int =
 def run_explored(fun: Function, args: Any, kwargs: Any, paths: int, iterations: int) -> PyTree:
     """The result of `fun(*args, **kwargs)`, appended to the current program with `cond` and `while`."""
     explorer = Explorer(fun, args, kwargs, paths, iterations)
-    for _ in range(_RESTARTS):
-        try:
-            explorer.explore()
-            graph = FlowGraph(explorer)
-            verify_merges(graph)
-            break
-        except Restart:
-            continue
-    else:
-        raise explorer.path_limit_error()
-    join_common_ends(graph)
+    # Iterators of explorations in other threads would be taken for those of this one.
+    with _exploring:
+        graph = find_graph(explorer)
     builder = current_builder.require()
     outer, builder.explorer = builder.explorer, None
     try:
@@ -83,3 +76,27 @@ def run_explored(fun: Function, args: Any, kwargs: Any, paths: int, iterations: 
     finally:
         builder.explorer = outer
     return tree.unflatten(graph.out_tree, outs[:count])
+
+
+_exploring = RLock()
+
+
+def find_graph(explorer: Explorer) -> FlowGraph:
+    """The graph of an explored function, whose merges are verified."""
+    retries = 0 if active_count() == 1 else 3
+    for _ in range(_RESTARTS):
+        try:
+            explorer.explore()
+            graph = FlowGraph(explorer)
+            verify_merges(graph)
+        except Restart:
+            continue
+        except IterationLimitError:
+            # Iterators of other threads may have hidden that two states are equal.
+            retries -= 1
+            if retries < 0:
+                raise
+            continue
+        join_common_ends(graph)
+        return graph
+    raise explorer.path_limit_error()

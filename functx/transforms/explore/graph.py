@@ -20,6 +20,8 @@ from functx.transforms.explore.paths import (
     Restart,
     Segment,
     can_merge,
+    captured_key,
+    has_new_numbers,
 )
 
 
@@ -81,9 +83,12 @@ def merged_value(merge: Merge, var: Var) -> Atom:
     if var is known.predicate:
         return new.predicate
     for key, atom in known.leaves.items():
-        if atom is var and key in new.leaves:
-            found: Atom = new.leaves[key]
-            return found
+        if atom is var and (key in new.leaves or key == captured_key(key[1])):
+            found: Any = new.leaves.get(key, key[1])
+            return found  # type: ignore[no-any-return]
+    if captured_key(var) in new.leaves:
+        current: Atom = new.leaves[captured_key(var)]
+        return current
     if new.segment.defines(var) or not known.segment.defines(var):
         return var
     raise UnmappedValueError(merge)
@@ -184,6 +189,10 @@ class FlowGraph:
             if each is decision
             or (
                 each.assumed is decision.assumed
+                and not (
+                    each.arrival.segment.follows(arrival.segment)
+                    and has_new_numbers(arrival, each.arrival)
+                )
                 and can_merge(each.arrival, arrival, position, self.findings)
             )
         )
@@ -292,7 +301,7 @@ def unify_returns(
     if not ends:
         raise endless_error(explorer)
     first = ends[0]
-    written = [*dict.fromkeys([v for end in ends for v in end.written])]
+    written = [*explorer.findings.written]
     avals = [a.aval for a in first.outputs]
     for segment, end in zip(segments, ends, strict=True):
         if end.out_tree != first.out_tree:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,15 +120,24 @@ class Segment:
             segment = before
         return outcomes[::-1]
 
-    def defines(self, atom: Atom) -> bool:
-        """Whether this segment, or one before it, defines `atom`."""
+    def chain(self) -> Iterator[Segment]:
+        """This segment and those before it, the first one last."""
         segment: Segment | None = self
         while segment is not None:
+            yield segment
+            segment = segment.before
+
+    def follows(self, other: Segment) -> bool:
+        """Whether `other` is this segment or one before it."""
+        return any([segment is other for segment in self.chain()])
+
+    def defines(self, atom: Atom) -> bool:
+        """Whether this segment, or one before it, defines `atom`."""
+        for segment in self.chain():
             if any([v is atom for v, _ in segment.definitions.values()]):
                 return True
             if any([atom in eqn.outputs for eqn in segment.equations]):
                 return True
-            segment = segment.before
         return False
 
 
@@ -135,7 +145,8 @@ class Findings:
     """What explorations have found out about the variables and decisions of the function.
 
     `types` are those of numbers that become values of the program, `constants` the numbers that cannot.
-    Paths do not merge at the positions `unmerged`.
+    Paths do not merge at the positions `unmerged`. `written` are the captured arrays that some
+    path writes to.
     """
 
     def __init__(self) -> None:
@@ -143,6 +154,7 @@ class Findings:
         self.constants: set[Any] = set()
         self.unmerged: set[Any] = set()
         self.captures: dict[Any, tuple[Var, Any]] = {}
+        self.written: dict[Var, None] = {}
         self.kept: list[object] = []
 
     def capture(self, value: Any) -> Var:
@@ -243,10 +255,11 @@ class Run:
         # Functionalizes from the start, so that all runs have the same equations.
         builder.writes = True
         builder.explorer = explorer
-        gc.collect(0)
-        self.known_iterators = [*live_iterators()]
         try:
-            run_and_finish(builder, self.call_function, [])
+            with other_threads_wait():
+                gc.collect(0)
+                self.known_iterators = [*live_iterators()]
+                run_and_finish(builder, self.call_function, [])
         except PathEnds:
             pass
         except (Exception, GeneratorExit) as error:
@@ -280,16 +293,14 @@ class Run:
 
     def generalised_here(self) -> list[Any]:
         """The numbers that are values of the program on this path."""
-        segment: Segment | None = self.segment
         keys: list[Any] = []
-        while segment is not None:
+        for segment in self.segment.chain():
             end = segment.end if isinstance(segment.end, Decision) else None
             keys += [
                 (end.position.frames, key)
                 for key, (_, source) in segment.definitions.items()
                 if end and type(source) is Literal
             ]
-            segment = segment.before
         return keys
 
     def outcomes(self) -> list[tuple[Decision, bool]]:
@@ -378,8 +389,7 @@ class Run:
         frames = user_frames(sys._getframe(1), _call.__code__)
         source = frame_source(frames[-1]) if frames else None
         repeats = self.count_repeats(source)
-        iterators = iterator_states(self.known_iterators)
-        position = Position(expressions(frames), repeats, iterators)
+        position = self.position(expressions(frames), repeats)
         predicate = tracer if tracer.dtype == np.bool_ else ops.ne(tracer, 0)
         predicate = ops.reshape(predicate, ()) if predicate.shape else predicate
         state = PythonState(frames, self.findings.kept.append)
@@ -387,6 +397,15 @@ class Run:
         found = self.predicate_and_leaves(predicate, state)
         self.last_decision = source, repeats, len(self.builder.equations)
         return self.settle(position, source, state, *found, definitions)
+
+    def position(self, frames: tuple[Any, ...], repeats: int) -> Position:
+        """The position of a decision; iterators are not compared where an earlier run has been here."""
+        end = self.segment.end
+        if isinstance(end, Decision):
+            if (end.position.frames, end.position.repeats) != (frames, repeats):
+                raise self.replay_error()
+            return end.position
+        return Position(frames, repeats, iterator_states(self.known_iterators))
 
     def count_repeats(self, source: Source | None) -> int:
         """The number of decisions in a row that one instruction has asked for, as a call of `max` does."""
@@ -399,16 +418,29 @@ class Run:
         self, predicate: Any, state: PythonState
     ) -> tuple[Atom, dict[LeafKey, Any]]:
         """The predicate, and the atom or number of each leaf, in the terms of all runs."""
-        tracers = {
-            k: self.builder.tracer(x.value)
-            for k, x in state.leaves.items()
-            if type(x.value) is Tracer
-        }
-        atoms = {key: self.atom(x) for key, x in tracers.items()}
+        values = {k: x.value for k, x in state.leaves.items()}
+        tracers = {k: self.builder.tracer(x) for k, x in values.items() if type(x) is Tracer}
+        # Reading the current values may append equations, which are recorded all at once.
+        atoms = {k: functionalized_atom(self.builder, x.atom)[1] for k, x in tracers.items()}
+        found = self.atom(predicate)
         leaves = {
-            key: atoms.get(key, literal_number(leaf.value)) for key, leaf in state.leaves.items()
+            k: self.canonical(atoms[k]) if k in atoms else literal_number(x)
+            for k, x in values.items()
         }
-        return self.atom(predicate), leaves
+        return found, leaves | {captured_key(v): a for v, a in self.captured_arrays().items()}
+
+    def captured_arrays(self) -> dict[Var, Atom]:
+        """The current value of each captured array; those written to are results of the function."""
+        aliases = self.builder.functionalizer.functionalizer.aliases  # type: ignore[union-attr]
+        found: dict[Var, Atom] = {}
+        for var, value in self.builder.captures.values():
+            if var in aliases:
+                current = self.canonical(aliases[var].storage.value.atom)
+                captured = self.findings.capture(value)
+                found[captured] = current
+                if current is not captured:
+                    self.findings.written[captured] = None
+        return found
 
     def generalise(self, position: Position, state: PythonState) -> dict[LeafKey, Any]:
         """Turn numbers that vary between paths into values of the program; their new tracers."""
@@ -478,7 +510,7 @@ class Run:
             segment.end = self.find_decision(position, source, arrival, fact)
             if isinstance(segment.end, Merge):
                 raise PathEnds
-        elif not isinstance(segment.end, Decision) or segment.end.position != position:
+        elif not isinstance(segment.end, Decision):
             raise self.replay_error()
         outcome = self.choose(fact)
         self.facts[self.value_number(predicate)] = outcome
@@ -544,20 +576,31 @@ class Run:
     def make_return(self, outs: Sequence[Tracer], out_tree: tree.TreeDef) -> PathResult:
         """The results, and the new values of captured arrays that the function wrote to."""
         outputs = [functionalized_atom(self.builder, x.atom)[1] for x in outs]
-        aliases = self.builder.functionalizer.functionalizer.aliases  # type: ignore[union-attr]
-        written = {}
-        for var, _ in self.builder.captures.values():
-            storage = aliases[var].storage if var in aliases else None
-            if storage is not None and storage.value.atom is not storage.initial_value.atom:
-                written[var] = storage.value.atom
         self.record_equations()
-        return PathResult(
-            [self.canonical(a) for a in outputs],
-            out_tree,
-            {self.canonical(v): self.canonical(a) for v, a in written.items()},  # type: ignore[misc]
-        )
+        written = {v: a for v, a in self.captured_arrays().items() if a is not v}
+        return PathResult([self.canonical(a) for a in outputs], out_tree, written)
 
 
+def captured_key(var: Var) -> LeafKey:
+    """The key of a captured array among the leaves of a state."""
+    return _CAPTURED, var
+
+
+_CAPTURED = -1
+
+
+@contextmanager
+def other_threads_wait() -> Iterator[None]:
+    """A context in which other threads seldom run: their iterators would be taken for those of this one."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+_SWITCH_INTERVAL = 1.0
 _MOST_NUMBERS = 3
 _NOTHING = Literal(0, ShapedArray((), np.dtype("int32")))
 
@@ -590,7 +633,7 @@ def can_merge(known: Arrival, new: Arrival, position: Position, findings: Findin
     shared = known.structure.keys() & new.structure.keys()
     if any([known.structure[name] != new.structure[name] for name in shared]):
         return False
-    keys = [k for k in known.leaves if k in new.leaves and k[:2] in shared]
+    keys = [k for k in known.leaves if k in new.leaves and (k[:2] in shared or k[0] == _CAPTURED)]
     varying: dict[Any, ShapedArray] = {}
     for key in keys:
         x, y = known.leaves[key], new.leaves[key]

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from operator import length_hint
 from types import (
@@ -65,6 +65,7 @@ def expressions(frames: Iterable[FrameType]) -> tuple[Any, ...]:
     return tuple([(f.f_code, *text_position(f.f_code, f.f_lasti)) for f in frames])
 
 
+@lru_cache(4096)
 def text_position(code: CodeType, offset: int) -> tuple[Any, ...]:
     """The position in the text of the expression of an instruction."""
     # A `while` compiles its condition twice; both copies have one position in the text.

@@ -16,7 +16,12 @@ from functx.core.tracer import Tracer
 from functx.core.tree import TreeDef
 from functx.transforms.explore.graph import FlowEdge, FlowGraph, FlowNode, is_needed, reachable
 from functx.transforms.explore.paths import PathEnds, Restart, Run
-from functx.transforms.explore.python_state import LeafKey, Position, PythonState
+from functx.transforms.explore.python_state import (
+    LeafKey,
+    Position,
+    PythonState,
+    iterator_states,
+)
 
 LOOP_ROUNDS = 24
 """The number of times that a loop is followed: a Python loop of fixed length ends within these."""
@@ -58,6 +63,11 @@ class VerifyingRun(Run):
         self.refuse()
 
     # The graph
+
+    def position(self, frames: tuple[Any, ...], repeats: int) -> Position:
+        if not self.is_following:
+            return super().position(frames, repeats)
+        return Position(frames, repeats, iterator_states(self.known_iterators))
 
     def settle(
         self,
@@ -175,7 +185,7 @@ class VerifyingRun(Run):
             self.edge.target is not self.graph.end
             or [*end.outputs, *new] != expected
             or out_tree != self.graph.out_tree
-            or not {*end.written} <= {*self.graph.written}
+            or any([v not in self.graph.written for v in end.written])
         ):
             self.refuse()
 
