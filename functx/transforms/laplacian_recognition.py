@@ -172,7 +172,8 @@ class LaplacianRecognizer:
             operands = [position.get(self.builder.atom(x)) for x in known.fun.operands]
             row = position.get(known.tangent)
             if row is not None and all(n is not None for n in operands):
-                forms[i] = known.fun, [n for n in operands if n is not None], row
+                fun = known.fun._replace(operands=())
+                forms[i] = fun, [n for n in operands if n is not None], row
         if forms:
             program.memo["batched_forms"] = BatchedForms(forms)
 
