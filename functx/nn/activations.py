@@ -23,7 +23,7 @@ from functx.numpy.promotion import (
 )
 from functx.numpy.reductions import mean as average
 from functx.numpy.reductions import sum
-from functx.numpy.shapes import broadcast_to
+from functx.numpy.shapes import broadcast_to, ensure_array
 from functx.numpy.ufuncs import where
 from functx.numpy.ufuncs import where as choose
 from functx.ops import activations
@@ -274,7 +274,7 @@ def logsumexp(
     axes = canonical_axes(axis, aval.ndim)
     signs: Any = None
     if not axes and b is None and not return_sign:
-        out = a
+        out = ensure_array(a)
     elif b is None and is_floating(aval.dtype) and not return_sign:
         out = LogSumExp(axes)(a)
     else:

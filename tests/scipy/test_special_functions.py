@@ -247,3 +247,20 @@ def test_hypergeometric_functions_keep_digits_or_are_nan_where_terms_cancel():
     assert found[0] / wanted[0] == pytest.approx(1.0, rel=1e-5)
     assert np.isnan(found[1]) or abs(found[1] - wanted[1]) < 1e-3
     assert found[2] == 0.0
+
+
+def test_values_at_unusual_arguments_are_those_of_scipy():
+    degree, order = np.array([1, 1, 2, 3, 3, 2]), np.array([1, -1, 1, -3, 2, -2])
+    theta = np.array([-1.25, -1.25, 4.0, -0.4, -2.0, 5.0])
+    z = np.array([1 + 1j, -0.5 + 2j, -1.5 - 0.3j, 3.2, 10 + 10j])
+    with jax.enable_x64(True):
+        found = ours.sph_harm_y(degree, order, theta, 0.3)
+        np.testing.assert_allclose(found, reference.sph_harm_y(degree, order, theta, 0.3), 1e-10)
+        slopes = fx.grad(lambda t: np.sum(ours.sph_harm_y(degree, order, t, 0.3).real))(theta)
+        above, below = [reference.sph_harm_y(degree, order, theta + h, 0.3) for h in (1e-5, -1e-5)]
+        np.testing.assert_allclose(slopes, (above - below).real / 2e-5, 1e-7)
+        np.testing.assert_allclose(ours.gamma(z), reference.gamma(z), 1e-10)
+        np.testing.assert_allclose(ours.erfcx(z), reference.erfcx(z), 1e-10)
+        ends = np.array([-np.inf, np.inf, 0.0])
+        np.testing.assert_allclose(ours.sici(ends), reference.sici(ends), 1e-10)
+    assert ours.logsumexp(1.0).shape == ()

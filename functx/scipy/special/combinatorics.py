@@ -211,7 +211,7 @@ def _loggamma_right(z: Value) -> Value:
 class SphericalLegendre(FunctionOfOrder):
     """The normalized Legendre function of degree n and order m at cos(theta), with the phase (-1)**m.
 
-    The spherical harmonic is its product with exp(i m phi).
+    The spherical harmonic is its product with exp(i m phi). As SciPy's, it is even in theta.
     """
 
     rounding = Rounding(ulps=256.0, is_absolute=True)
@@ -229,7 +229,7 @@ class SphericalLegendre(FunctionOfOrder):
     def kernel(self, *args: Value) -> Value:
         n, m, theta = args
         order = ops.abs(m)
-        sine, cosine = ops.sin(theta), ops.cos(theta)
+        sine, cosine = ops.abs(ops.sin(theta)), ops.cos(theta)
 
         def step(k: Value, state: State) -> tuple[State, Value]:
             value, before = state
@@ -256,7 +256,7 @@ class SphericalLegendre(FunctionOfOrder):
         up, down = (n - m) * (n + m + 1.0), (n + m) * (n - m + 1.0)
         above = ops.sqrt(ops.max(up, 0.0)) * SphericalLegendre()(n, m + 1.0, theta)
         below = ops.sqrt(ops.max(down, 0.0)) * SphericalLegendre()(n, m - 1.0, theta)
-        return 0.5 * (above - below)
+        return ops.select(ops.sin(theta) < 0.0, -0.5, 0.5) * (above - below)
 
 
 def sph_harm_y(

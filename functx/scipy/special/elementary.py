@@ -9,7 +9,7 @@ from ml_dtypes import finfo
 from functx import ops
 from functx.core.errors import ArgumentError
 from functx.core.tracer import aval_of
-from functx.core.types import accumulation_dtype, is_integer
+from functx.core.types import accumulation_dtype, is_complex, is_integer
 from functx.core.typing import ArrayLike, Axes, Value
 from functx.lax.gamma_ratios import LOG_TWO_PI, STIRLING_MIN, stirling_remainder
 from functx.nn.activations import log_softmax as _log_softmax
@@ -144,7 +144,12 @@ def gammasgn(x: ArrayLike) -> Value:
 
 
 def gamma(x: ArrayLike) -> Value:
-    """The gamma function; for positive integers the factorial of x - 1."""
+    """The gamma function, real or complex; for positive integers the factorial of x - 1."""
+    x = as_inexact(x)
+    if is_complex(aval_of(x).dtype):
+        from functx.scipy.special.combinatorics import loggamma
+
+        return ops.exp(loggamma(x))
     return ops.mul(gammasgn(x), ops.exp(gammaln(x)))
 
 

@@ -265,13 +265,14 @@ def wofz(z: ArrayLike) -> Value:
 
 
 def erfcx(x: ArrayLike) -> Value:
-    """exp(x**2) erfc(x), without overflow for large x.
+    """exp(x**2) erfc(x) of real or complex x, without overflow for large x.
 
     >>> import functx
     >>> round(float(functx.scipy.special.erfcx(10.0)), 4)
     0.0561
     """
-    return Erfcx()(as_inexact(x))
+    x = as_inexact(x)
+    return Wofz()(ops.mul(x, 1j)) if is_complex(aval_of(x).dtype) else Erfcx()(x)
 
 
 def dawsn(x: ArrayLike) -> Value:
