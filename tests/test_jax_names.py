@@ -337,6 +337,11 @@ def test_wrong_calls_raise_the_builtin_errors_that_jax_and_numpy_raise():
         (lambda: jax.make_ir(lambda x: x[1.5])(x), TypeError),
         (lambda: jnp.arange(3 + 0j), ValueError),
         (lambda: jax.make_ir(lambda: jnp.arange(0, 5, 1j))(), ValueError),
+        (lambda: jnp.cov(x, dtype=int), ValueError),
+        (lambda: jax.lax.broadcast_in_dim(x[:, :2], (2, 2), (1, 0)), TypeError),
+        (lambda: jax.lax.broadcast_in_dim(x[:, :2], (2, 2), (0, 0)), TypeError),
+        (lambda: jax.lax.pad(x[0], x[0], [(0, 0, 0)]), ValueError),
+        (lambda: jax.lax.pad(x[0], 0.0, []), ValueError),
     ):
         with pytest.raises(jax.errors.FunctxError) as caught:
             call()
@@ -367,3 +372,20 @@ def test_functions_take_the_arguments_that_those_of_jax_and_numpy_take():
                 onp.testing.assert_array_equal(
                     getattr(jnp, join)[(key, *parts)], getattr(onp, join)[(key, *parts)]
                 )
+
+
+def test_custom_gradients_of_functions_with_integer_results():
+    @jax.custom_gradient
+    def halved(x):
+        def pullback(ct):
+            assert ct[1] is None
+            return 2 * ct[0]
+
+        return (x / 2, jnp.round(x).astype(int)), pullback
+
+    def loss(x):
+        value, whole = halved(x)
+        return jnp.sum(value * whole)
+
+    assert jax.grad(loss)(jnp.array([3.0, 4.0])).tolist() == [6, 8]
+    assert jax.vmap(jax.grad(loss))(jnp.array([3.0, 4.0])).tolist() == [6, 8]

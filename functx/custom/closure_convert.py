@@ -14,7 +14,7 @@ from functx.core.errors import ArgumentError, RuleError
 from functx.core.program_editing import apply_program
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
-from functx.core.types import is_inexact
+from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Function, PyTree, Value
 from functx.custom.custom_vjp import custom_vjp
 from functx.transforms.argument_names import check_callable, function_name
@@ -63,6 +63,11 @@ def closure_convert(fun: Function, *example_args: PyTree) -> tuple[Callable[...,
     return converted, [x for x, on in zip(traced.captured, hoisted, strict=True) if on]
 
 
+def _example_cotangent(aval: ShapedArray) -> Value | None:
+    """Zeros of the type of a cotangent; None for an output that has none, of integers or booleans."""
+    return ops.zeros_like(aval) if is_inexact(aval.dtype) else None
+
+
 def custom_gradient(fun: Function) -> Any:
     """`fun` with a pullback that it returns beside its result.
 
@@ -95,7 +100,7 @@ def custom_gradient(fun: Function) -> Any:
 
     def forward(*args: PyTree) -> tuple[PyTree, PyTree]:
         out, pullback = value_and_pullback(args)
-        example = tree.map(lambda x: ops.zeros_like(aval_of(x)), out)
+        example = tree.map(lambda x: _example_cotangent(aval_of(x)), out)
         return out, closure_convert(pullback, example)
 
     def backward(residuals: Any, ct: PyTree) -> tuple[PyTree, ...]:

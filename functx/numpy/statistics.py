@@ -19,6 +19,7 @@ from functx.core.types import (
     canonical_dtype,
     is_complex,
     is_floating,
+    is_inexact,
     kind,
     real_dtype,
 )
@@ -112,6 +113,8 @@ def cov(
     if y is not None:
         x, other = promote(x, _observation_rows("cov", y, rowvar))
         x = ops.concatenate([x, other], 0)
+    if dtype is not None and not is_inexact(canonical_dtype(dtype)):
+        raise DTypeError(f"cov: dtype must be a floating-point or complex dtype; got {dtype!r}")
     (x,) = promote_inexact(x if dtype is None else ops.convert_element_type(x, dtype))
     dtype = aval_of(x).dtype
     n = aval_of(x).shape[1]

@@ -329,7 +329,8 @@ def pad(
     `interior` elements go between neighbours; a negative `low` or `high` removes elements.
     """
     config = tuple([(index(low), index(high), index(inner)) for low, high, inner in padding_config])
-    if not any(amount for amounts in config for amount in amounts):
+    is_identity = not any(amount for amounts in config for amount in amounts)
+    if is_identity and len(config) == aval_of(operand).ndim and not aval_of(padding_value).ndim:
         return identity_result(operand)
     return Pad(config)(*promote_scalars(operand, padding_value))
 

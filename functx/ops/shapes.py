@@ -357,9 +357,10 @@ def broadcast_in_dim(
 ) -> Value:
     """`operand` repeated to `shape`; its dimension i becomes `broadcast_dimensions[i]`."""
     shape = canonical_shape(shape, "broadcast_in_dim: shape")
-    if aval_of(operand).shape == shape and len(broadcast_dimensions) == len(shape):
+    dims = tuple(broadcast_dimensions)
+    if aval_of(operand).shape == shape and dims == tuple(range(len(shape))):
         return identity_result(operand)
-    return BroadcastInDim(shape, tuple(broadcast_dimensions))(operand)
+    return BroadcastInDim(shape, dims)(operand)
 
 
 def broadcast(operand: ArrayLike, sizes: Sequence[int]) -> Value:
