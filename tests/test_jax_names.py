@@ -389,3 +389,28 @@ def test_custom_gradients_of_functions_with_integer_results():
 
     assert jax.grad(loss)(jnp.array([3.0, 4.0])).tolist() == [6, 8]
     assert jax.vmap(jax.grad(loss))(jnp.array([3.0, 4.0])).tolist() == [6, 8]
+
+
+def test_settings_of_promotion_hold():
+    vector, matrix, whole = jnp.ones(2), jnp.ones((1, 2)), jnp.arange(2)
+    add = jax.make_ir(jnp.add)
+    with jax.numpy_rank_promotion("raise"):
+        assert (vector + 3).shape == (2,)
+        for call in (lambda: vector + matrix, lambda: add(vector, matrix)):
+            with pytest.raises(errors.ShapeError, match="numpy_rank_promotion is 'raise'"):
+                call()
+    with jax.numpy_rank_promotion("warn"), pytest.warns(UserWarning, match="one rank"):
+        assert add(vector, matrix).out_avals[0].shape == (1, 2)
+    with jax.numpy_dtype_promotion("strict"):
+        assert (whole + 1).dtype == "int32" and (vector + 1).dtype == (vector * 1.5).dtype
+        assert jnp.sin(whole).dtype == "float32" and (jnp.asarray(1.5) + 1).weak_type
+        for call in (
+            lambda: vector + whole,
+            lambda: add(vector, whole),
+            lambda: whole + 0.5,
+            lambda: whole + True,
+            lambda: jnp.concatenate([vector, whole]),
+        ):
+            with pytest.raises(errors.DTypeError, match="strict"):
+                call()
+    assert (vector + whole).dtype == "float32" and (vector + matrix).shape == (1, 2)

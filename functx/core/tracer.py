@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.core
 import numpy as np
 
@@ -182,6 +183,11 @@ class _IgnoredFloatErrors(threading.local):
 ignored_float_errors = _IgnoredFloatErrors()
 
 
+def checks_ranks() -> bool:
+    """Whether `numpy_rank_promotion` warns of, or refuses, operands of several ranks."""
+    return jax.config.jax_numpy_rank_promotion != "allow"  # type: ignore[attr-defined, no-any-return]
+
+
 def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> ndarray | None:
     """`primitive.host_kernel(x, y)` of two `ndarray`s of one dtype, or of one and a Python number.
 
@@ -192,7 +198,7 @@ def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> ndarr
     if type(x) is ndarray:
         dtype = x.dtype
         if type(y) is ndarray:
-            if y.dtype != dtype:
+            if y.dtype != dtype or (x.ndim != y.ndim and x.ndim and y.ndim and checks_ranks()):
                 return None
             y = _view(y, np.ndarray)
         elif type(y) not in _SCALAR_TYPES_BY_KIND.get(dtype.kind, ()):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 
+import jax
 import numpy as np
 
 from functx import ops
@@ -22,8 +24,16 @@ from functx.core.tracer import (
     is_variable,
 )
 from functx.core.tracing import bind
-from functx.core.types import DType, Shape, inexact_dtype, is_complex, is_inexact, promote_types
-from functx.core.typing import ArrayOrList, Value
+from functx.core.types import (
+    DType,
+    Shape,
+    inexact_dtype,
+    is_complex,
+    is_inexact,
+    kind,
+    promote_types,
+)
+from functx.core.typing import ArrayOrList, Avals, Value
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.views import copy_array as copy_array
 from functx.ops.views import copy_if_shared as copy_if_shared
@@ -68,6 +78,8 @@ def bind_binary(primitive: Primitive, x: ArrayOrList, y: ArrayOrList) -> Value:
             if aval is other:
                 return bind(primitive, (x, y))
             if aval.dtype == other.dtype:
+                if len(aval.shape) != len(other.shape):
+                    _check_rank_promotion(x, y)
                 a, b = _broadcasts(aval.shape, other.shape)
                 return bind(primitive, (x if a is None else a(x), y if b is None else b(y)))
         elif type(y) in _SCALARS_TAKING_KIND.get(aval.dtype.kind, ()) and not aval.weak_type:
@@ -151,7 +163,42 @@ def promoted_dtype(*args: ArrayOrList) -> tuple[DType, bool]:
             "operands must have dtypes that promote to one; got " + " and ".join(map(repr, avals)),
             fix="Convert one of them with astype.",
         )
+    if len({a.dtype for a in avals}) > 1:
+        _check_dtype_promotion(avals)
     return promoted
+
+
+def _check_dtype_promotion(avals: Avals) -> None:
+    """Raise DTypeError for operands of several dtypes in `numpy_dtype_promotion("strict")`.
+
+    A Python number goes with an array of its kind of numbers or a wider one.
+    """
+    if jax.config.jax_numpy_dtype_promotion != "strict":  # type: ignore[attr-defined]
+        return
+    strong = {a.dtype for a in avals if not a.weak_type}
+    [own, *others] = [kind(dtype) for dtype in strong] or ["c"]
+    weak = {kind(a.dtype) for a in avals if a.weak_type}
+    if others or not weak <= {"b": set(), "f": {*"if"}, "c": {*"ifc"}}.get(own, {"i"}):
+        raise DTypeError(
+            'operands must have one dtype, since numpy_dtype_promotion is "strict"; got '
+            + " and ".join(map(repr, avals)),
+            fix="Convert one of them with astype.",
+        )
+
+
+def _check_rank_promotion(*args: Value) -> None:
+    """Raise ShapeError, or warn, for arrays of several ranks as `numpy_rank_promotion` says."""
+    setting = jax.config.jax_numpy_rank_promotion  # type: ignore[attr-defined]
+    avals = [aval_of(x) for x in args]
+    if setting == "allow" or len({a.ndim for a in avals if a.ndim}) < 2:
+        return
+    problem = (
+        f"operands must have one rank, since numpy_rank_promotion is {setting!r}; got "
+        + " and ".join(map(repr, avals))
+    )
+    if setting == "raise":
+        raise ShapeError(problem, fix="Reshape one of them, as in x[None, :].")
+    warnings.warn(problem, stacklevel=2)
 
 
 def number_literal_like(value: object, x: Value | Literal) -> Value:
@@ -179,7 +226,10 @@ def number_literal(value: object, dtype: DType, weak: bool = False) -> Value:
 
 def broadcast(*args: Value) -> tuple[Value, ...]:
     """`args` in their common shape by NumPy's rule; scalars beside arrays stay scalars."""
-    primitives = _broadcasts(*[aval_of(x).shape for x in args])
+    shapes = [aval_of(x).shape for x in args]
+    if len({*map(len, shapes)}) > 1:
+        _check_rank_promotion(*args)
+    primitives = _broadcasts(*shapes)
     return tuple(
         [
             x if primitive is None else primitive(x)
