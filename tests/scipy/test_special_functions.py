@@ -261,6 +261,13 @@ def test_values_at_unusual_arguments_are_those_of_scipy():
         np.testing.assert_allclose(slopes, (above - below).real / 2e-5, 1e-7)
         np.testing.assert_allclose(ours.gamma(z), reference.gamma(z), 1e-10)
         np.testing.assert_allclose(ours.erfcx(z), reference.erfcx(z), 1e-10)
+        x = np.array([0.3, 2.5, 11.0])
+        for name in ("j0", "j1", "y0", "y1"):
+            np.testing.assert_allclose(getattr(ours, name)(x), getattr(reference, name)(x), 1e-10)
+        for name in ("jn", "yn"):
+            np.testing.assert_allclose(
+                getattr(ours, name)(2, x), getattr(reference, name)(2, x), 1e-10
+            )
         ends = np.array([-np.inf, np.inf, 0.0])
         np.testing.assert_allclose(ours.sici(ends), reference.sici(ends), 1e-10)
     assert ours.logsumexp(1.0).shape == ()

@@ -481,6 +481,66 @@ def kv(v: ArrayLike, z: ArrayLike) -> Value:
     return ops.mul(Kve()(v, z), ops.exp(ops.neg(z)))
 
 
+def j0(x: ArrayLike) -> Value:
+    """The Bessel function of the first kind of order 0, `jv(0, x)`.
+
+    >>> import functx
+    >>> round(float(functx.scipy.special.j0(1.0)), 4)
+    0.7652
+    """
+    return jv(0.0, x)
+
+
+def j1(x: ArrayLike) -> Value:
+    """The Bessel function of the first kind of order 1, `jv(1, x)`.
+
+    >>> import functx
+    >>> round(float(functx.scipy.special.j1(1.0)), 4)
+    0.4401
+    """
+    return jv(1.0, x)
+
+
+def y0(x: ArrayLike) -> Value:
+    """The Bessel function of the second kind of order 0, `yv(0, x)`.
+
+    >>> import functx
+    >>> round(float(functx.scipy.special.y0(1.0)), 4)
+    0.0883
+    """
+    return yv(0.0, x)
+
+
+def y1(x: ArrayLike) -> Value:
+    """The Bessel function of the second kind of order 1, `yv(1, x)`.
+
+    >>> import functx
+    >>> round(float(functx.scipy.special.y1(1.0)), 4)
+    -0.7812
+    """
+    return yv(1.0, x)
+
+
+def jn(n: ArrayLike, x: ArrayLike) -> Value:
+    """The Bessel function of the first kind of integer order n, `jv(n, x)`.
+
+    >>> import functx
+    >>> round(float(functx.scipy.special.jn(2, 1.0)), 4)
+    0.1149
+    """
+    return jv(n, x)
+
+
+def yn(n: ArrayLike, x: ArrayLike) -> Value:
+    """The Bessel function of the second kind of integer order n, `yv(n, x)`.
+
+    >>> import functx
+    >>> round(float(functx.scipy.special.yn(2, 1.0)), 4)
+    -1.6507
+    """
+    return yv(n, x)
+
+
 def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Value:
     """The Bessel functions of the first kind of the orders 0, 1, ... v, along a new first axis.
 

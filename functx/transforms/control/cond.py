@@ -414,7 +414,8 @@ def cond(
     >>> float(functx.lax.cond(True, lambda x: x + 1.0, lambda x: x * 10.0, 3.0))
     4.0
     """
-    if len(operands) == 2 and callable(false_fun) and callable(operands[1]):
+    is_older = callable(false_fun) and not callable(true_fun)
+    if len(operands) == 2 and is_older and callable(operands[1]):
         # The older order of arguments: pred, operand, function, operand, function.
         first, second = false_fun, operands[1]
         operands = true_fun, operands[0]
