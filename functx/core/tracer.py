@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.core
 import numpy as np
 
@@ -24,6 +23,7 @@ from functx.core.types import (
     Shape,
     ShapedArray,
     canonical_dtype,
+    checks_ranks,
     narrow_dtype,
     x64_enabled,
 )
@@ -181,11 +181,6 @@ class _IgnoredFloatErrors(threading.local):
 
 
 ignored_float_errors = _IgnoredFloatErrors()
-
-
-def checks_ranks() -> bool:
-    """Whether `numpy_rank_promotion` warns of, or refuses, operands of several ranks."""
-    return jax.config.jax_numpy_rank_promotion != "allow"  # type: ignore[attr-defined, no-any-return]
 
 
 def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> ndarray | None:

@@ -72,6 +72,11 @@ def x64_enabled() -> bool:
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
+def checks_ranks() -> bool:
+    """Whether `numpy_rank_promotion` warns of, or refuses, operands of several ranks."""
+    return jax.config.jax_numpy_rank_promotion != "allow"  # type: ignore[attr-defined, no-any-return]
+
+
 def canonical_dtype(dtype: DTypeLike) -> DType:
     """The NumPy dtype of `dtype`, narrowed to 32 bits if the 64-bit switch is off."""
     if isinstance(dtype, type) and dtype in PYTHON_SCALAR_DTYPES:
