@@ -1185,6 +1185,14 @@ class ExportFileError(FunctxError, ValueError):
     """
 
 
+class MissingExtraError(FunctxError, ImportError):
+    """A function needs a package that functx does not install by itself, and it is missing.
+
+    Smallest failing code: `functx.tools.picture(functx.numpy.sin)(1.0)._repr_svg_()` without igraph.
+    Cure: install the package that the message names, as in `pip install igraph`.
+    """
+
+
 class MemoryBudgetWarning(FunctxError, UserWarning):
     """A derivative needs more memory than `jit(memory=)` or `config.memory` allows.
 

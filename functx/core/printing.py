@@ -178,10 +178,11 @@ def atom_text(atom: Atom, names: dict[Var, str]) -> str:
     if type(atom) is not Literal:
         return names.get(atom, "?")
     weak = "~" if atom.aval.weak_type else ""
-    return f"{_number_text(atom)}:{weak}{SHORT_NAMES[atom.aval.dtype]}"
+    return f"{number_text(atom)}:{weak}{SHORT_NAMES[atom.aval.dtype]}"
 
 
-def _number_text(literal: Literal) -> str:
+def number_text(literal: Literal) -> str:
+    """The number of a literal, with the fewest digits that determine it in its dtype."""
     value, aval = literal.value, literal.aval
     if type(value) is complex:
         return _complex_text(value)

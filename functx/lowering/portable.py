@@ -37,9 +37,14 @@ def lower_to_portable(program: Program, platform: str) -> bytes:
         jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in program.in_avals
     ]
     lowered = export.export(jit_program(program, keep_unused=True), platforms=[platform])(*avals)
+    return portable_bytes(portable_text(lowered.mlir_module_serialized))
+
+
+def portable_bytes(text: str) -> bytes:
+    """The portable bytes of the text of a StableHLO module, for versions from twelve weeks before on."""
     requirement = stablehlo.StablehloCompatibilityRequirement.WEEK_12
     version = stablehlo.get_version_from_compatibility_requirement(requirement)
-    return serialize_portable_artifact(portable_text(lowered.mlir_module_serialized), version)
+    return serialize_portable_artifact(text, version)
 
 
 def portable_text(data: bytes) -> str:

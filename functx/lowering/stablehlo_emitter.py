@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -344,6 +345,13 @@ def mark_noinline(call: func.CallOp) -> None:
     call.operation.attributes["mhlo.frontend_attributes"] = kept
 
 
+location_name: ContextVar[Callable[[Source | None], str]] = ContextVar(
+    "location_name",
+    default=scope_of,
+)
+"""Gives the name of the location of a source in a module, "" for none; by default its named scope."""
+
+
 class FunctionEmitter:
     """The emission of equations into one function body."""
 
@@ -360,8 +368,9 @@ class FunctionEmitter:
         for rewrite in rewrites:
             program = cached_rewrite(rewrite, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
+        name_of = location_name.get()
         for eqn in program.equations:
-            if (scope := scope_of(eqn.source)) != "":
+            if (scope := name_of(eqn.source)) != "":
                 with ir.Location.name(f"{scope}/{eqn.primitive.name}"):
                     self.emit_equation(eqn, scope)
             else:

@@ -1,10 +1,31 @@
-"""Tools that show programs: pages, differences, costs, nan, memory, and the passes before the lowering."""
+"""Tools that show programs: pages, pictures, profiles, values, differences, costs, nan and memory."""
 
 from functx.tools.cost import cost
 from functx.tools.difference import diff
 from functx.tools.explain_nan import explain_nan
+from functx.tools.machine import machine
 from functx.tools.memory import memory
 from functx.tools.passes import outlined, passes, simplified
+from functx.tools.picture import picture
+from functx.tools.profile import profile
 from functx.tools.program_page import html
+from functx.tools.python_source import python_source
+from functx.tools.stablehlo_files import save_stablehlo
+from functx.tools.watch import watch
 
-__all__ = ["cost", "diff", "explain_nan", "html", "memory", "outlined", "passes", "simplified"]
+__all__ = [
+    "cost",
+    "diff",
+    "explain_nan",
+    "html",
+    "machine",
+    "memory",
+    "outlined",
+    "passes",
+    "picture",
+    "profile",
+    "python_source",
+    "save_stablehlo",
+    "simplified",
+    "watch",
+]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,14 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
-from functx.core.concretization import concretize
-from functx.core.generator_state import read_states
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text, variable_names
 from functx.core.program import Atom, Equation, Program, Var, pad_input_names
 from functx.core.rewriting import bind_equation, interpret
 from functx.core.source_info import source_line
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import eval_context, trace_closed
-from functx.core.types import ShapedArray, is_inexact
+from functx.core.types import is_inexact
 from functx.core.typing import (
     ArrayLike,
     Cotangent,
@@ -37,20 +34,14 @@ from functx.core.typing import (
     Value,
     Values,
 )
-from functx.custom.checkpoint import Checkpoint
-from functx.custom.custom_vmap import CustomVmap
 from functx.ops.families import Elementwise
+from functx.tools.evaluation import run_control_flow, trace_call
 from functx.tools.markup import HtmlResult, Markup, element, join
 from functx.transforms.argument_names import check_callable, function_name
-from functx.transforms.call_primitive import Call
-from functx.transforms.control.cond import Cond
-from functx.transforms.control.scan import Scan
-from functx.transforms.control.while_loop import While
 from functx.transforms.forward_mode import canonicalize_for_ad
 from functx.transforms.grad import argnums_leaves, canonical_argnums
 from functx.transforms.jvp import jvp
 from functx.transforms.reverse_mode import CotangentSums, TapeEntry, backward_sweep, forward_sweep
-from functx.transforms.tracing_api import avals_of, trace_function
 
 Index = tuple[int, ...]
 
@@ -200,60 +191,10 @@ def inline_control_flow(program: Program, args: Sequence[Tracer]) -> list[Tracer
     """The outputs of `program`, with control flow unrolled for the values of `args`."""
 
     def step(eqn: Equation, *operands: Tracer) -> Sequence[Tracer]:
-        outs = unroll_equation(eqn.primitive, *operands)
+        outs = run_control_flow(eqn.primitive, inline_control_flow, operands)
         return bind_equation(eqn, *operands) if outs is None else outs
 
     return interpret(program, args, step, constant=lambda c: c)
-
-
-@singledispatch
-def unroll_equation(primitive: Primitive, *args: Tracer) -> list[Tracer] | None:
-    """The outputs of an equation with sub-programs, which are inlined; None for other equations."""
-    return None
-
-
-@unroll_equation.register(Call)
-@unroll_equation.register(Checkpoint)
-@unroll_equation.register(CustomVmap)
-def _(primitive: Call | Checkpoint | CustomVmap, *args: Tracer) -> list[Tracer]:
-    return inline_control_flow(primitive.program, args)
-
-
-@unroll_equation.register
-def _(primitive: Cond, index: Tracer, *args: Tracer) -> list[Tracer]:
-    return inline_control_flow(primitive.branches[int(concretize(index, "a choice"))], args)
-
-
-@unroll_equation.register
-def _(primitive: While, *args: Tracer) -> list[Tracer]:
-    shared, consts, carry = primitive.split_operands(args)
-    while concretize(
-        inline_control_flow(primitive.condition, [*shared, *carry])[0], "a condition"
-    ).all():
-        carry = inline_control_flow(primitive.body, [*consts, *carry])
-    return list(carry)
-
-
-@unroll_equation.register
-def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
-    consts, carry, xs = primitive.split_operands(args)
-    count, ys = primitive.carries, []
-    steps = range(primitive.length)
-    for i in reversed(steps) if primitive.reverse else steps:
-        rows: list[Any] = [ops.squeeze(ops.slice_in_dim(x, i, i + 1), (0,)) for x in xs]
-        outs = inline_control_flow(primitive.program, [*consts, *carry, *rows])
-        carry = outs[:count]
-        ys.append(outs[count:])
-    if primitive.reverse:
-        ys.reverse()
-    avals = primitive.infer_out_avals(tuple([aval_of(x) for x in args]))[count:]
-    return [*carry, *[_stack_rows([row[i] for row in ys], a) for i, a in enumerate(avals)]]
-
-
-def _stack_rows(rows: Sequence[Tracer], aval: ShapedArray) -> Any:
-    return (
-        ops.concatenate([ops.expand_dims(x, 0) for x in rows], 0) if rows else ops.zeros_like(aval)
-    )
 
 
 @dataclass(frozen=True)
@@ -319,10 +260,7 @@ def explain_nan(
     name = function_name(fun)
 
     def explained(*args: PyTree, **kwargs: PyTree) -> Explanation:
-        leaves, in_tree = tree.flatten((args, kwargs))
-        avals = avals_of(leaves, "explain_nan", fun, in_tree)
-        traced = trace_function(fun, in_tree, avals, "explain_nan", values=leaves)
-        operands = [*leaves, *read_states(traced.captured)]
+        traced, operands = trace_call(fun, args, kwargs, "explain_nan")
         program = unroll_control_flow(traced.program, operands)
         outputs = program.outputs[: len(traced.out_avals)]
         return (

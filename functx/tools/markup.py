@@ -54,47 +54,52 @@ def _child(child: Content) -> str:
 
 
 STYLE = Markup("""
-.functx { --ink: #1c2430; --faint: #66707d; --paper: #ffffff; --raised: #f5f7fa; --rule: #dde3ea;
+.functx.functx { --ink: #1c2430; --faint: #66707d; --paper: #ffffff; --raised: #f5f7fa; --rule: #dde3ea;
   --link: #0b62b8; --mark: #fff1c2; --name: #7a3e9d; --type: #1c7a4d; --old: #fde4e4; --new: #ddf5e3;
-  --bar: #a8c7ec; color: var(--ink); background: var(--paper); line-height: 1.5;
+  color: var(--ink); background: var(--paper); line-height: 1.5;
   font: 14px/1.5 system-ui, sans-serif; color-scheme: light; }
-@media (prefers-color-scheme: dark) { .functx { --ink: #dfe5ec; --faint: #919dab; --paper: #14181f;
+@media (prefers-color-scheme: dark) { .functx.functx { --ink: #dfe5ec; --faint: #919dab; --paper: #14181f;
   --raised: #1c222b; --rule: #303946; --link: #79b8ff; --mark: #4a3f16; --name: #cfa5ea;
-  --type: #7fd4a6; --old: #4b2327; --new: #1d4229; --bar: #2f5788; color-scheme: dark; } }
-.functx h1 { font-size: 20px; margin: 0 0 4px; } .functx h2 { font-size: 16px; margin: 24px 0 8px; }
-.functx p { margin: 4px 0 12px; color: var(--faint); }
-.functx code, .functx .code { font: 12.5px/1.6 ui-monospace, Menlo, Consolas, monospace; }
-.functx .code { background: var(--raised); border: 1px solid var(--rule); border-radius: 6px;
+  --type: #7fd4a6; --old: #4b2327; --new: #1d4229; color-scheme: dark; } }
+.functx.functx h1 { font-size: 20px; margin: 0 0 4px; } .functx.functx h2 { font-size: 16px; margin: 24px 0 8px; }
+.functx.functx p { margin: 4px 0 12px; color: var(--faint); }
+.functx.functx code, .functx.functx .code { font: 12.5px/1.6 ui-monospace, Menlo, Consolas, monospace; }
+.functx.functx .code { background: var(--raised); border: 1px solid var(--rule); border-radius: 6px;
   padding: 8px 0; overflow-x: auto; }
-.functx .columns { display: grid; gap: 12px; align-items: start;
+.functx.functx .columns { display: grid; gap: 12px; align-items: start;
   grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
-@media (max-width: 900px) { .functx .columns { grid-template-columns: minmax(0, 1fr); } }
-.functx .columns > .code { max-height: 85vh; overflow: auto; }
-.functx .row { display: block; white-space: pre; padding: 0 12px; min-width: max-content;
+@media (max-width: 900px) { .functx.functx .columns { grid-template-columns: minmax(0, 1fr); } }
+.functx.functx .columns > .code { max-height: 85vh; overflow: auto; }
+.functx.functx .row { display: block; white-space: pre; padding: 0 12px; min-width: max-content;
   color: inherit; text-decoration: none; }
-.functx a.row:hover, .functx .row.link:hover, .functx .row:target { background: var(--mark); }
-.functx .number, .functx .note { color: var(--faint); } .functx .number { user-select: none; }
-.functx .name { color: var(--name); } .functx .type { color: var(--type); }
-.functx .tip { display: none; position: fixed; right: 12px; bottom: 12px; z-index: 9;
+.functx.functx a.row, .functx.functx a.row:hover { color: inherit; text-decoration: none; }
+.functx.functx a.row:hover, .functx.functx .row.link:hover, .functx.functx .row:target { background: var(--mark); }
+.functx.functx .number, .functx.functx .note { color: var(--faint); } .functx.functx .number { user-select: none; }
+.functx.functx .name { color: var(--name); } .functx.functx .type { color: var(--type); }
+.functx.functx .tip { display: none; position: fixed; right: 12px; bottom: 12px; z-index: 9;
   white-space: pre-wrap; max-width: min(640px, 90vw); padding: 8px 12px; border-radius: 6px;
   background: var(--paper); color: var(--ink); border: 1px solid var(--rule);
   box-shadow: 0 4px 16px rgb(0 0 0 / 0.25); pointer-events: none; }
-.functx .row:hover > .tip, .functx .row:focus > .tip { display: block; }
-.functx details > summary { cursor: pointer; } .functx details > summary.row { display: list-item;
+.functx.functx .row:hover > .tip, .functx.functx .row:focus > .tip { display: block; }
+.functx.functx details > summary { cursor: pointer; } .functx.functx details > summary.row { display: list-item;
   list-style-position: inside; }
-.functx .inner { margin-left: 24px; border-left: 2px solid var(--rule); }
-.functx table { border-collapse: collapse; font-size: 13px; margin: 0; width: auto; }
-.functx th, .functx td { padding: 2px 12px 2px 0; text-align: left; vertical-align: top;
-  border: 0; background: none; }
-.functx th { color: var(--faint); font-weight: 500; border-bottom: 1px solid var(--rule); }
-.functx td.right, .functx th.right { text-align: right; font-variant-numeric: tabular-nums; }
-.functx .sides { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
-.functx .sides > .row { min-width: 0; overflow-x: auto; min-height: 1.6em; }
-.functx .old { background: var(--old); } .functx .new { background: var(--new); }
-.functx .bar { display: inline-block; height: 9px; background: var(--bar); border-radius: 2px; }
-.functx svg { max-width: 100%; height: auto; }
+.functx.functx .inner { margin-left: 24px; border-left: 2px solid var(--rule); }
+.functx.functx table { border-collapse: collapse; font-size: 13px; margin: 0; width: auto; }
+.functx.functx th, .functx.functx td { padding: 2px 12px 2px 0; text-align: left; vertical-align: top;
+  border: 0; background: none; white-space: nowrap; }
+.functx.functx table, .functx.functx tr { background: none !important; color: inherit; } .functx.functx td code { background: none; padding: 0; }
+.functx.functx th { color: var(--faint); font-weight: 500; border-bottom: 1px solid var(--rule); }
+.functx.functx .table { overflow-x: auto; }
+.functx.functx td.right, .functx.functx th.right { text-align: right; font-variant-numeric: tabular-nums; }
+.functx.functx .sides { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
+.functx.functx .sides > .row { min-width: 0; overflow-x: auto; min-height: 1.6em; }
+.functx.functx .old { background: var(--old); } .functx.functx .new { background: var(--new); }
+.functx.functx svg { max-width: 100%; height: auto; }
 """)
-"""The style sheet of all results of `functx.tools`; its rules hold inside elements of class `functx`."""
+"""The style sheet of all results of `functx.tools`; its rules hold inside elements of class `functx`.
+
+The class is doubled in the selectors, so that they win over those of notebooks.
+"""
 
 
 def fragment(*children: Content, style: str = "") -> Markup:
@@ -147,13 +152,19 @@ def svg(width: float, height: float, *children: Content) -> Markup:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Content]], right: str = "") -> Markup:
-    """A table; `right` has an `r` for each column that is aligned to the right."""
+    """A table; `right` has an `r` for each column that is aligned to the right.
+
+    The cell of a row that has only one is as wide as the table.
+    """
     sides = ["right" if side == "r" else None for side in right.ljust(len(heads))]
 
     def row(tag: str, cells: Sequence[Content]) -> Markup:
+        if len(cells) == 1 < len(heads):
+            return element("tr", element(tag, cells[0], colspan=len(heads)))
         return element("tr", [element(tag, c, class_=s) for c, s in zip(cells, sides, strict=True)])
 
-    return element("table", row("th", heads), [row("td", cells) for cells in rows])
+    made = element("table", row("th", heads), [row("td", cells) for cells in rows])
+    return element("div", made, class_="table")
 
 
 def folded(summary: Content, *children: Content, is_open: bool = False) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from pathlib import PurePath
 
 from functx.core.config import format_bytes
 from functx.core.printing import (
@@ -60,17 +59,18 @@ class ProgramPage:
         return element("div", columns, class_=self.id)
 
     def style(self) -> str:
-        """The rules that highlight the equations of a line, and the line of an equation."""
+        """The rules that highlight the equations of a line, or the fold around them, and the line of one."""
+        names = [f".{self.id}l{i}" for i in self.lines.values()]
         rules = [
-            f".{self.id}:has(.{self.id}l{i}:hover) .{self.id}l{i} {{ background: var(--mark) }}"
-            for i in self.lines.values()
+            f".{self.id}:has({name}:hover) :is({name}, "
+            f"details:not([open]):has({name}) > summary) {{ background: var(--mark) }}"
+            for name in names
         ]
         return "\n".join(rules)
 
     def function_rows(self, function: SourceFunction) -> Iterator[Markup]:
         """The lines of a function of the user; those with equations lead to the first one."""
-        place = f"{function.name}, {PurePath(function.file).name}"
-        yield element("div", element("span", place, class_="note"), class_="row")
+        yield element("div", element("span", function.place, class_="note"), class_="row")
         for number, text in enumerate(function.lines, function.first):
             label = element("span", f"{number:4}  ", class_="number")
             index = self.lines.get((function.file, number))

@@ -35,6 +35,9 @@ class FunctionPage(HtmlResult):
     def title(self) -> str:
         return self.program.name
 
+    def __repr__(self) -> str:
+        return f"<page of {self.title()}: {len(self.program)} equations>"
+
     def content(self) -> Markup:
         return self.sections(ProgramPage(self.program))
 

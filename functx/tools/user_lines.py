@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterable
-from inspect import getblock
 from types import CodeType
 from typing import NamedTuple
 
@@ -58,9 +57,12 @@ def line_of(source: Source | None) -> UserLine:
 
 
 class SourceFunction(NamedTuple):
-    """The text of a function of the user, line by line, from the line `first` of its file."""
+    """The text of a function of the user, line by line, from the line `first` of its file.
 
-    name: str
+    `place` is where messages say that it is.
+    """
+
+    place: str
     file: str
     first: int
     lines: tuple[str, ...]
@@ -85,16 +87,16 @@ def _source_function(code: CodeType) -> SourceFunction | None:
     first = code.co_firstlineno
     if not 0 < first <= len(lines):
         return None
-    numbers = [n for _, _, n in code.co_lines() if n is not None]
-    block = lines[first - 1 :]
-    if code.co_name == "<module>":
-        block = block[: max(numbers) - first + 1]
-    elif code.co_name.startswith("<"):
-        block = block[: max(numbers, default=first) - first + 1]
-    else:
-        block = getblock(block)
-    name = code.co_qualname.replace(".<locals>", "")
-    return SourceFunction(name, code.co_filename, first, tuple([s.rstrip("\n") for s in block]))
+    block = lines[first - 1 : last_line(code)]
+    place = describe_source((code, 0))
+    return SourceFunction(place, code.co_filename, first, tuple([s.rstrip("\n") for s in block]))
+
+
+def last_line(code: CodeType) -> int:
+    """The last line of a code object and of those of the functions inside."""
+    ends = [end for _, end, _, _ in code.co_positions() if end is not None]
+    inner = [last_line(const) for const in code.co_consts if isinstance(const, CodeType)]
+    return max([code.co_firstlineno, *ends, *inner])
 
 
 def _contains(outer: SourceFunction, inner: SourceFunction, comes_first: bool) -> bool:

@@ -65,7 +65,7 @@ def test_a_page_links_lines_with_the_equations_that_they_made():
         s.getAttribute("id") for s in document.getElementsByTagName("summary")
     }
     for name in {row.getAttribute("class").split()[-1] for row in rows}:
-        assert f":has(.{name}:hover) .{name}" in text
+        assert f":has(.{name}:hover) :is(.{name}, details" in text
     assert re.search(r"c = c \* 0.5 \+ row", text)
 
 
