@@ -13,22 +13,22 @@ GAP, LAYER_GAP, SWEEPS = 24.0, 34.0, 12
 _BEND_WIDTH = 6.0
 
 
-class Size(NamedTuple):
+class NodeSize(NamedTuple):
     """The width and the height of a node."""
 
     width: float
     height: float
 
 
-class Layout(NamedTuple):
+class GraphLayout(NamedTuple):
     """The centers of the nodes, the points of each edge from its source to its target, and the size."""
 
     centers: list[tuple[float, float]]
     routes: list[list[tuple[float, float]]]
-    size: Size
+    size: NodeSize
 
 
-def lay_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(sizes: Sequence[NodeSize], edges: Sequence[tuple[int, int]]) -> GraphLayout:
     """The layout of an acyclic graph, whose edges lead downward; `edges` are pairs of node numbers.
 
     An edge across several layers goes through a bend in each. `igraph` finds the order in the layers
@@ -42,20 +42,20 @@ def lay_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Layout:
         chain = [source]
         for layer in range(layers[source] + 1, layers[target]):
             chain.append(len(places))
-            places.append(Size(_BEND_WIDTH, 0))
+            places.append(NodeSize(_BEND_WIDTH, 0))
             layers.append(layer)
         chain.append(target)
         links += pairwise(chain)
         chains.append(chain)
     if not places:
-        return Layout([], [], Size(0, 0))
+        return GraphLayout([], [], NodeSize(0, 0))
     rows = ordered_layers(layers, links)
     x = horizontal_positions(rows, [s.width for s in places], links)
     bands = vertical_bands(rows, [s.height for s in places])
     width = max([x[i] + s.width / 2 for i, s in enumerate(places)])
     centers = [(x[i], (bands[layer][0] + bands[layer][1]) / 2) for i, layer in enumerate(layers)]
     routes = [route(chain, centers, [bands[layers[i]] for i in chain], places) for chain in chains]
-    return Layout(centers[: len(sizes)], routes, Size(width, bands[-1][1]))
+    return GraphLayout(centers[: len(sizes)], routes, NodeSize(width, bands[-1][1]))
 
 
 def longest_paths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
@@ -152,7 +152,7 @@ def route(
     chain: Sequence[int],
     centers: Sequence[tuple[float, float]],
     bands: Sequence[tuple[float, float]],
-    sizes: Sequence[Size],
+    sizes: Sequence[NodeSize],
 ) -> list[tuple[float, float]]:
     """The points of an edge, which is vertical beside the nodes of each layer; `bands` are those of `chain`."""
     (first, *bends, last), (start, *middle, end) = chain, bands

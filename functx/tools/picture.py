@@ -15,7 +15,7 @@ from functx.core.typing import Function, PyTree
 from functx.ops.convolution import Convolution
 from functx.ops.families import Elementwise
 from functx.passes.costs import contraction_flops
-from functx.tools.graph_layout import Layout, Size, lay_out
+from functx.tools.graph_layout import GraphLayout, NodeSize, lay_out
 from functx.tools.markup import Markup, PictureResult, element, svg
 from functx.tools.passes import outlined
 from functx.tools.program_html import equation_note
@@ -29,10 +29,10 @@ _COLORS = {
 }
 
 
-class Node(NamedTuple):
+class DrawnNode(NamedTuple):
     """A drawn node: its size, its lines of text, its kind, its note, and what is drawn inside."""
 
-    size: Size
+    size: NodeSize
     texts: tuple[str, ...]
     kind: str
     note: str
@@ -43,8 +43,8 @@ class Drawing(NamedTuple):
     """The nodes of a program, their edges and their layout."""
 
     title: str
-    nodes: tuple[Node, ...]
-    layout: Layout
+    nodes: tuple[DrawnNode, ...]
+    layout: GraphLayout
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def draw_program(program: Program, depth: int) -> Drawing:
     """The drawing of a program whose inner programs are drawn down to `depth`."""
     names = variable_names(program)
     used = {a for eqn in program for a in eqn.inputs} | {*program.outputs}
-    nodes: list[Node] = []
+    nodes: list[DrawnNode] = []
     makers: dict[Var, int] = {}
     for v in program.inputs:
         if v in used:
@@ -125,7 +125,7 @@ def _edges(atoms: Sequence[Atom], makers: dict[Var, int], target: int) -> list[t
     return [(makers[a], target) for a in atoms if type(a) is Var]
 
 
-def equation_node(eqn: Equation, names: dict[Var, str], depth: int) -> Node:
+def equation_node(eqn: Equation, names: dict[Var, str], depth: int) -> DrawnNode:
     """The node of an equation; its programs are inside if `depth` is not 0."""
     literals = [atom_text(a, names) for a in eqn.inputs if type(a) is not Var]
     label = " ".join([eqn.primitive.name, *literals])
@@ -145,7 +145,7 @@ def equation_node(eqn: Equation, names: dict[Var, str], depth: int) -> Node:
     heights = [drawing.layout.size.height for drawing in inner]
     width = max(sum(widths) + _MARGIN, texts.size.width)
     height = texts.size.height + _ROW + max(heights) + _MARGIN
-    return texts._replace(size=Size(width, height), inner=inner)
+    return texts._replace(size=NodeSize(width, height), inner=inner)
 
 
 def equation_kind(eqn: Equation) -> str:
@@ -155,10 +155,10 @@ def equation_kind(eqn: Equation) -> str:
     return "elementwise" if isinstance(eqn.primitive, Elementwise) else "other"
 
 
-def _text_node(texts: Sequence[str], kind: str, note: str) -> Node:
+def _text_node(texts: Sequence[str], kind: str, note: str) -> DrawnNode:
     shown = tuple(map(_shortened, texts))
     width = max(map(len, shown)) * _CHARACTER + 16
-    return Node(Size(width, len(shown) * _ROW + 8), shown, kind, note)
+    return DrawnNode(NodeSize(width, len(shown) * _ROW + 8), shown, kind, note)
 
 
 def _shortened(text: str) -> str:
@@ -191,7 +191,7 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
     return "".join(parts)
 
 
-def render_node(node: Node, left: float, top: float) -> Markup:
+def render_node(node: DrawnNode, left: float, top: float) -> Markup:
     """The box of a node, its texts, and the drawings inside."""
     size = node.size
     frame = {"x": round(left, 1), "y": round(top, 1), "rx": 5, "fill": _COLORS[node.kind]}

@@ -10,7 +10,7 @@ import functx as fx
 import functx.numpy as np
 from functx.core.errors import ArgumentError, MissingExtraError
 from functx.tools import graph_layout, picture, save_stablehlo
-from functx.tools.graph_layout import GAP, Size, lay_out, longest_paths
+from functx.tools.graph_layout import GAP, NodeSize, lay_out, longest_paths
 
 X = onp.ones((3, 4), "float32")
 
@@ -33,7 +33,13 @@ def steps(x):
 
 
 def test_nodes_keep_apart_and_edges_lead_down_beside_them(rows_by_number):
-    sizes = [Size(40, 20), Size(90, 20), Size(30, 120), Size(60, 20), Size(50, 20)]
+    sizes = [
+        NodeSize(40, 20),
+        NodeSize(90, 20),
+        NodeSize(30, 120),
+        NodeSize(60, 20),
+        NodeSize(50, 20),
+    ]
     edges = [(0, 2), (1, 2), (0, 3), (2, 4), (3, 4), (0, 4)]
     assert longest_paths(5, edges) == [0, 0, 1, 1, 2]
     layout = lay_out(sizes, edges)
@@ -50,7 +56,7 @@ def test_nodes_keep_apart_and_edges_lead_down_beside_them(rows_by_number):
         assert [y for _, y in points] == sorted([y for _, y in points])
     x = layout.routes[-1][2][0]
     assert not any(left < x < right for left, _, right, _ in (boxes[2], boxes[3]))
-    assert lay_out([], []).size == Size(0, 0)
+    assert lay_out([], []).size == NodeSize(0, 0)
 
 
 def test_programs_inside_are_boxes_down_to_a_depth(rows_by_number):
