@@ -54,8 +54,8 @@ class Backend:
 
     The memory of the arguments at the positions `donated` may be reused.
     """
-    outline_repeats: Callable[[Program], Program]
-    """The program with its repeated equations as calls of shared programs; transforms rewrite it."""
+    prepare_for_transform: Callable[[Program], Program]
+    """The program that a transform rewrites: with stable formulas, and repeats as calls of shared programs."""
     limit_residuals: LimitResiduals
     """A split that saves the residuals of the memory plan; set in `functx/passes/rematerialization.py`.
 

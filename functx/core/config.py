@@ -214,6 +214,8 @@ class Config:
       every way ("always"), or not ("never").
     - `recognize_laplacians`: whether the trace of what `hessian` returns, in a traced function, is
       computed as a Laplacian, without the Hessian.
+    - `stable_formulas`: whether formulas that overflow or cancel, such as `log(1 + exp(x))`, are computed
+      and differentiated by stable ones.
     - `verify`: whether `functx.testing.verify` checks each new program on its first arguments, before
       `jit` or a transform compiles it. Only the first call of each program becomes slower.
     - `memory`: which values of the forward computation derivatives save, as in `jit(memory=)`.
@@ -233,9 +235,9 @@ class Config:
 
     Set an option by assignment, by `update(name, value)`, or within a block by
     `with functx.config.set(outline="never")`. A change of `operator_vmap`, `operator_aliases`,
-    `outline`, `simplify`, `recognize_laplacians`, `verify` or `memory` clears all compiled programs; so does the end of a block
-    that set one. The options of JAX are set by their names, which begin with `jax_`, and hold for both:
-    `functx.config.update("jax_enable_x64", True)`.
+    `outline`, `simplify`, `recognize_laplacians`, `stable_formulas`, `verify` or `memory` clears all
+    compiled programs; so does the end of a block that set one. The options of JAX are set by their
+    names, which begin with `jax_`, and hold for both: `functx.config.update("jax_enable_x64", True)`.
     """
 
     @property
@@ -274,6 +276,7 @@ class Config:
     )
     simplify = _enum_option("simplify", *SIMPLIFY_MODES)
     recognize_laplacians = _option(True, bool)
+    stable_formulas = _option(True, bool)
     verify = _option(False, bool)
 
     recording_operations = _limit_option("operations")

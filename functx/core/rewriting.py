@@ -245,13 +245,13 @@ def apply(
         if variable is None:
             return backend.run(rewrite, program, args)
         if rewrite is not None:
-            program = cached_rewrite(rewrite, backend.outline_repeats(program))
+            program = cached_rewrite(rewrite, backend.prepare_for_transform(program))
         return variable.record_program(program, read_states(args))  # type: ignore[no-any-return]
     with garbage_collection.paused():
         if wrapper_types and any([type(x) in wrapper_types for x in args]):
             return wrapper_recorder.record_program(cached_rewrite(rewrite, program), args)
         if rewrite is not None:
-            program = backend.outline_repeats(program)
+            program = backend.prepare_for_transform(program)
         if not isinstance(rewrite, Rewrite) or rewrite.emit is None:
             return builder.inline(cached_rewrite(rewrite, program), args)
         return rewrite.emit(program, *[Tracer(builder.atom(x), builder) for x in args])

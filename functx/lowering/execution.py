@@ -187,8 +187,16 @@ class Specialization(NamedTuple):
 
 
 def _rewrite_to_compile(rewrite: Function | None, program: Program) -> Program:
-    program = cached_rewrite(rewrite, program if rewrite is None else outline_repeats(program))
-    return run_passes(Stage.LOOKUP, current_target(), program)
+    program = cached_rewrite(
+        rewrite, program if rewrite is None else prepare_for_transform(program)
+    )
+    return prepare_for_lookup(program)
+
+
+def prepare_for_lookup(program: Program) -> Program:
+    """`program` after the passes before an executable is looked up."""
+    target = current_target()
+    return run_passes(Stage.LOOKUP, target, run_passes(Stage.REWRITE, target, program))
 
 
 def current_target() -> Target:
@@ -196,11 +204,13 @@ def current_target() -> Target:
     return Target((jax.default_backend(),), outline_mode())
 
 
-def outline_repeats(program: Program) -> Program:
-    """`program` with repeats as calls, each of which a transform rewrites once."""
+def prepare_for_transform(program: Program) -> Program:
+    """`program` with stable formulas, and repeats as calls, each of which a transform rewrites once."""
+    target = current_target()._replace(is_transformed=True)
+    program = run_passes(Stage.REWRITE, target, program)
     if len(program.equations) < MIN_EQUATIONS:
         return program
-    return run_passes(Stage.TRANSFORM, current_target()._replace(is_transformed=True), program)
+    return run_passes(Stage.TRANSFORM, target, program)
 
 
 def evaluate(primitive: Primitive, args: Values) -> ArrayLike | list[Any]:
@@ -384,7 +394,7 @@ def concrete_or_none(x: Any) -> Any:
 
 
 backend.run = run
-backend.outline_repeats = outline_repeats
+backend.prepare_for_transform = prepare_for_transform
 backend.concrete_or_none = concrete_or_none
 backend.evaluate = evaluate
 backend.evaluate_eagerly = evaluate_eagerly

@@ -76,12 +76,11 @@ from functx.lowering.captured_arrays import (
     read_hidden_states,
     write_back_call,
 )
-from functx.lowering.execution import current_target
+from functx.lowering.execution import prepare_for_lookup
 from functx.lowering.functx_call import bind_functx_call
 from functx.lowering.recompilation import code_of_function, record_compilation
 from functx.lowering.state_arguments import KEYWORD, StateArguments, taking_state
 from functx.ops.conversion import convert_element_type
-from functx.passes.pipeline import Stage, run_passes
 from functx.transforms.aliasing import (
     ROW_MAJOR,
     MemoryLayout,
@@ -407,8 +406,8 @@ class JittedFunction:
                 if read.watch.owner != self.id:
                     raise
                 raise Retrace() from None
-            decomposed = run_passes(Stage.LOOKUP, current_target(), traced.program)
-        program, captured = hoist_captures(decomposed)
+            prepared = prepare_for_lookup(traced.program)
+        program, captured = hoist_captures(prepared)
         return traced._replace(program=program, captured=[*traced.captured, *captured])
 
     @contextmanager

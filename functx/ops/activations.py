@@ -463,6 +463,33 @@ class LogSigmoid(Inexact):
         return ops.sub(ops.min(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
+class LogCosh(Inexact):
+    """log(cosh(x)), without overflow, and without cancellation near 0."""
+
+    has_finite_derivative = True
+    accepts = "f"
+    rounding = Rounding(is_absolute=True)
+    samples = (
+        sample(f32[3, 4]),
+        sample(f32[3], values={0: [0.0, 1000.0, -1000.0]}, gradients={0: [0.0, 1.0, -1.0]}),
+    )
+
+    def derivative(self, out: Value, x: Value) -> Value:
+        return ops.tanh(x)
+
+    def numpy(self, x: NumPyArray) -> ArrayLike:
+        return np.abs(x) + np.log1p(0.5 * np.expm1(-2.0 * np.abs(x)))
+
+    def decompose(self, x: Value) -> Value:
+        # Far from 0 the sum of exponentials is 2 exp(|x|) (1 + (exp(-2 |x|) - 1) / 2), and near 0
+        # cosh(x)**-2 is 1 - tanh(x)**2.
+        size = ops.abs(x)
+        near = ops.lt(size, 1.0)
+        tail = ops.mul(ops.expm1(ops.mul(size, -2.0)), 0.5)
+        logarithm = ops.log1p(ops.select(near, ops.neg(ops.square(ops.tanh(x))), tail))
+        return ops.select(near, ops.mul(logarithm, -0.5), ops.add(size, logarithm))
+
+
 class Silu(Inexact):
     """x / (1 + exp(-x))."""
 
@@ -566,5 +593,6 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Value:
 relu = unary_function(Relu)
 softplus = unary_function(Softplus)
 log_sigmoid = unary_function(LogSigmoid)
+log_cosh = unary_function(LogCosh)
 silu = unary_function(Silu)
 mish = unary_function(Mish)

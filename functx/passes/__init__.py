@@ -3,6 +3,7 @@
 from functx import ops
 from functx.core.program import Program
 from functx.passes import rematerialization  # noqa: F401 - sets hooks
+from functx.passes.formula_replacement import stabilize_formulas
 from functx.transforms.forward_mode import ad_rewrites
 
 
@@ -18,4 +19,6 @@ def recognize_spectral_functions(program: Program) -> Program:
     return spectral_recognition.recognize_spectral_functions(program)
 
 
+# Before norms are recognized, which replaces roots.
+ad_rewrites.insert(0, stabilize_formulas)
 ad_rewrites.append(recognize_spectral_functions)

@@ -13,6 +13,7 @@ from functx.core.config import config
 from functx.core.functionalization import Functionalize
 from functx.core.program import Program
 from functx.core.rewriting import cached_rewrite
+from functx.passes.formula_replacement import stabilize_formulas
 from functx.passes.in_place_update_safety import FixOverlappingUpdates, OrderReadsBeforeWrites
 from functx.passes.outlining import DeduplicateCalls, Outline
 from functx.passes.simplify import Simplify
@@ -25,6 +26,7 @@ class Stage(StrEnum):
     """The moment at which a pass runs."""
 
     TRACE = "after the trace"
+    REWRITE = "before a transform, and before an executable is looked up"
     TRANSFORM = "before a transform"
     LOOKUP = "before an executable is looked up"
     LOWERING = "before its equations are emitted"
@@ -83,6 +85,12 @@ PASSES = (
         lambda target: functionalized,
         is_required=True,
         runs_in="functx.transforms.aliasing.functionalize_trace",
+    ),
+    Pass(
+        "stabilize_formulas",
+        "formulas that overflow or cancel become stable ones",
+        Stage.REWRITE,
+        lambda target: stabilize_formulas,
     ),
     Pass(
         "lift_literals",

@@ -5,7 +5,7 @@ from functx.tools.difference import diff
 from functx.tools.explain_nan import explain_nan
 from functx.tools.machine import machine
 from functx.tools.memory import memory
-from functx.tools.passes import outlined, passes, simplified
+from functx.tools.passes import outlined, passes, replaced_formulas, simplified
 from functx.tools.picture import picture
 from functx.tools.profile import profile
 from functx.tools.program_page import html
@@ -25,6 +25,7 @@ __all__ = [
     "picture",
     "profile",
     "python_source",
+    "replaced_formulas",
     "save_stablehlo",
     "simplified",
     "watch",

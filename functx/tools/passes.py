@@ -16,13 +16,17 @@ from functx.core.checking import check_program_argument
 from functx.core.config import OUTLINE_MODES, SIMPLIFY_MODES, check_choice, outline_mode
 from functx.core.program import Equation, Program
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
+from functx.core.rewriting import cached_rewrite
 from functx.core.typing import Function, PyTree
 from functx.lowering.functx_call import jit_program
+from functx.passes import formula_replacement
+from functx.passes.formula_replacement import stabilize_formulas
 from functx.passes.outlining import Outline
 from functx.passes.pipeline import PASSES, Pass, Stage, Target, lowering_target, select_passes
 from functx.passes.simplify import Simplify
 from functx.tools.difference import ProgramDiff, diff
 from functx.tools.markup import HtmlResult, Markup, folded, join, table
+from functx.tools.user_lines import UserLine, line_of
 from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.call_primitive import Call
 from functx.transforms.make_ir import make_ir
@@ -52,7 +56,8 @@ def outlined(program: Program, mode: str = "auto") -> Program:
 def simplified(program: Program, mode: str = "always") -> Program:
     """`program` made simpler: what it computes, in fewer and cheaper equations.
 
-    `mode` is one of those of `functx.config.simplify`; what is lowered is by default what "auto"
+    Formulas that overflow or cancel are replaced by stable ones, as `functx.config.stable_formulas`
+    says; `replaced_formulas` lists them. `mode` is one of those of `functx.config.simplify`; what is lowered is by default what "auto"
     gives. A program in which values change is returned as it is; see `functx.functionalize`.
 
     >>> import functx
@@ -62,7 +67,34 @@ def simplified(program: Program, mode: str = "always") -> Program:
     """
     check_choice("simplified: mode", mode, SIMPLIFY_MODES)
     check_program_argument("simplified", program)
+    if mode != "never":
+        program = cached_rewrite(stabilize_formulas, program)
     return Simplify(mode, deep=True)(program)
+
+
+class ReplacedFormula(NamedTuple):
+    """A formula that a stable one replaces, and the line of the user that computes it."""
+
+    formula: str
+    line: UserLine
+
+    def __str__(self) -> str:
+        return f"{self.formula} at {self.line}"
+
+
+def replaced_formulas(program: Program) -> list[ReplacedFormula]:
+    """The formulas of `program` that overflow or cancel, and are replaced by stable ones, by line.
+
+    Those of inner programs follow. A formula may be replaced in two steps, each of which is listed.
+
+    >>> import functx, functx.numpy as np
+    >>> program = functx.make_ir(lambda x: np.log(np.exp(x)))(2.0)
+    >>> [each.formula for each in functx.tools.replaced_formulas(program)]
+    ['log(exp(x))']
+    """
+    check_program_argument("replaced_formulas", program)
+    found = formula_replacement.replaced_formulas(program)
+    return [ReplacedFormula(text, line_of(source)) for source, text in found]
 
 
 def passes(fun: Function) -> Callable[..., PassTable]:

@@ -4,6 +4,7 @@ from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.nn.activations import logsumexp
 from functx.nn.activations import sigmoid as expit
+from functx.scipy.special import formulas as _formulas  # noqa: F401 - adds rows
 from functx.scipy.special.bessel import (
     bessel_jn,
     iv,
