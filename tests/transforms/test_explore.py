@@ -489,6 +489,29 @@ def test_limits_and_numbers_of_python_are_told_with_a_cure():
     with pytest.raises(functx.errors.ArgumentError, match="paths must be a positive int"):
         explore(abs, paths=0)
 
+    def unrolled(x):
+        for _ in range(80):
+            if x > 5:
+                break
+            x = x + 1
+        return x
+
+    with pytest.raises(functx.errors.PathLimitError, match="Count with `while i < n`"):
+        explore(unrolled)(1.0)
+
+
+def test_a_loop_whose_iterator_no_variable_shows_ends_where_it_does_in_python():
+    def twice(x):
+        for _ in range(20):
+            for _ in range(2):
+                if x > 500:
+                    return x
+                x = x + 1
+        return x
+
+    program = make_ir(explore(twice))(1.0)
+    assert [interpret_in_numpy(program, x)[0] for x in (0.0, 490.0)] == [40.0, 501.0]
+
 
 def test_a_function_that_computes_otherwise_when_run_again_is_told():
     calls = []

@@ -6,7 +6,7 @@ from threading import RLock, active_count
 from typing import Any
 
 from functx.core import tree
-from functx.core.errors import ArgumentError, IterationLimitError, type_name
+from functx.core.errors import ArgumentError, IterationLimitError, PathLimitError, type_name
 from functx.core.tracer import current_builder
 from functx.core.typing import Function, PyTree
 from functx.transforms.aliasing import write_back_arguments
@@ -67,7 +67,10 @@ def run_explored(fun: Function, args: Any, kwargs: Any, paths: int, iterations: 
     try:
         values = [*explorer.findings.captures.values()]
         captured = {var: builder.tracer(x) for var, x in values}
-        outs = Emitter(graph).emit(captured)
+        try:
+            outs = Emitter(graph).emit(captured)
+        except RecursionError:
+            raise nesting_error(explorer) from None
         outs = [builder.tracer(x) for x in outs]
         array_of = dict(values)
         arrays = [array_of[v] for v in graph.written]
@@ -76,6 +79,16 @@ def run_explored(fun: Function, args: Any, kwargs: Any, paths: int, iterations: 
     finally:
         builder.explorer = outer
     return tree.unflatten(graph.out_tree, outs[:count])
+
+
+def nesting_error(explorer: Explorer) -> PathLimitError:
+    """The error for branches in branches that are too deep, as those of a long `for` with a `break`."""
+    return PathLimitError(
+        f"explore({explorer.name}): branches must not be nested deeper than Python's recursion limit allows; "
+        f"got {sum(map(len, explorer.decisions.values()))} decisions",
+        fix="Count with `while i < n` in place of a `for` with `break` or `return`, which is unrolled: it "
+        "becomes one loop of the program.",
+    )
 
 
 _exploring = RLock()

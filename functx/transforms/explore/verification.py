@@ -23,9 +23,9 @@ from functx.transforms.explore.python_state import (
     iterator_states,
 )
 
-LOOP_ROUNDS = 24
+LOOP_ROUNDS = 64
 """The number of times that a loop is followed: a Python loop of fixed length ends within these."""
-_LONGEST_WALK = 300
+_LONGEST_WALK = 640
 
 
 def verify_merges(graph: FlowGraph) -> None:
