@@ -14,7 +14,7 @@ from functx.transforms.argument_names import as_decorator, check_callable, wrap_
 from functx.transforms.explore.emission import Emitter
 from functx.transforms.explore.graph import FlowGraph
 from functx.transforms.explore.joins import join_common_ends
-from functx.transforms.explore.paths import Explorer, Restart
+from functx.transforms.explore.paths import Explorer, Findings, Restart
 from functx.transforms.explore.verification import verify_merges
 from functx.transforms.tracing_api import call_as_program
 
@@ -96,7 +96,7 @@ _exploring = RLock()
 
 def find_graph(explorer: Explorer) -> FlowGraph:
     """The graph of an explored function, whose merges are verified."""
-    retries = 0 if active_count() == 1 else 3
+    retries = 0 if active_count() == 1 else 8
     for _ in range(_RESTARTS):
         try:
             explorer.explore()
@@ -109,6 +109,7 @@ def find_graph(explorer: Explorer) -> FlowGraph:
             retries -= 1
             if retries < 0:
                 raise
+            explorer.findings = Findings()
             continue
         join_common_ends(graph)
         return graph

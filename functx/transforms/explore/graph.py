@@ -58,7 +58,8 @@ class FlowNode:
     def __init__(self, decision: Decision | None = None):
         self.decision = decision
         self.edges: dict[bool, FlowEdge] = {}
-        self.live: set[Var] = set()
+        # In a fixed order, so that equal functions have equal programs.
+        self.live: dict[Var, None] = {}
 
     @property
     def predicate(self) -> Atom | None:
@@ -112,7 +113,7 @@ class FlowGraph:
                 self.refuse_merge(segment.end)  # type: ignore[arg-type]
         self.out_tree, self.written, avals = unify_returns(explorer, returns)
         self.results = [Var(aval) for aval in avals]
-        self.end.live.update(self.results)
+        self.end.live.update(dict.fromkeys(self.results))
         self.entry = self.edge(explorer.root)
         try:
             self.find_live_variables()
@@ -201,14 +202,14 @@ class FlowGraph:
         """Set the live variables of each node: those that it and the following equations read."""
         for node in self.all_nodes():
             if type(node.predicate) is Var:
-                node.live.add(node.predicate)
+                node.live[node.predicate] = None
         changed = True
         edges = [pair for pair in self.all_edges() if pair[0] is not None]
         while changed:
             changed = False
             for source, edge in reversed(edges):
                 assert source is not None
-                new = live_before(edge) - source.live
+                new = {v: None for v in live_before(edge) if v not in source.live}
                 source.live |= new
                 changed = changed or bool(new)
         for _, edge in self.all_edges():
@@ -258,35 +259,39 @@ def all_segments(root: Segment) -> list[Segment]:
     return found
 
 
-def live_before(edge: FlowEdge) -> set[Var]:
+def live_before(edge: FlowEdge) -> dict[Var, None]:
     """The variables that are live at the start of an edge, if those of its target are known."""
-    live = {a for v in edge.target.live if type(a := edge.value(v)) is Var}
+    live = variables(map(edge.value, edge.target.live))
     for var, atom in edge.definitions.items():
         if var in live:
-            live.discard(var)
-            live.update([atom] if type(atom) is Var else [])
+            del live[var]
+            live |= variables([atom])
     for eqn in reversed(edge.equations):
         if is_needed(eqn, live):
-            live.difference_update(eqn.outputs)
-            live.update([a for a in eqn.inputs if type(a) is Var])
+            live = {v: None for v in live if v not in eqn.outputs} | variables(eqn.inputs)
     return live
 
 
-def is_needed(eqn: Equation, live: set[Var]) -> bool:
+def variables(atoms: Iterable[Atom]) -> dict[Var, None]:
+    """The variables among `atoms`."""
+    return {a: None for a in atoms if type(a) is Var}
+
+
+def is_needed(eqn: Equation, live: Iterable[Var]) -> bool:
     """Whether an equation has effects or defines a live variable."""
-    return bool(eqn.primitive.effects) or not live.isdisjoint(eqn.outputs)
+    return bool(eqn.primitive.effects) or any([v in live for v in eqn.outputs])
 
 
 def drop_dead_equations(edge: FlowEdge) -> None:
     """Remove the equations of an edge that nothing needs."""
-    live = {a for v in edge.target.live if type(a := edge.value(v)) is Var}
+    live = variables(map(edge.value, edge.target.live))
     edge.definitions = {v: a for v, a in edge.definitions.items() if v in live}
-    live.update([a for a in edge.definitions.values() if type(a) is Var])
+    live |= variables(edge.definitions.values())
     kept = []
     for eqn in reversed(edge.equations):
         if is_needed(eqn, live):
             kept.append(eqn)
-            live.update([a for a in eqn.inputs if type(a) is Var])
+            live |= variables(eqn.inputs)
     edge.equations = kept[::-1]
 
 
