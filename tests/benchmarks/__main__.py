@@ -14,6 +14,7 @@ from typing import Any
 import functx
 from functx.core.config import OUTLINE_MODES
 from tests.benchmarks.in_place import PAIRS
+from tests.benchmarks.jobs import JOBS
 from tests.benchmarks.measures import (
     HEADER,
     Calls,
@@ -31,11 +32,13 @@ from tests.benchmarks.tasks import TASKS
 MEASURES: dict[str, Callable[[], Any]] = {
     **{name: lambda task=task: Calls(*task) for name, task in TASKS.items()},  # type: ignore[misc]
     **REPEATS,
+    **{name: lambda job=job: job for name, job in JOBS.items()},  # type: ignore[misc]
     "import": Import,
 }
 SUITES = {
     "all": list(MEASURES),
     "repeats": list(REPEATS),
+    "jobs": list(JOBS),
     "quick": [*list(TASKS)[:9], "rnn64", "residual24"],
 }
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.scipy
 import numpy as np
 
 import functx
@@ -19,7 +20,7 @@ def _same(x: Any) -> Any:
     return x
 
 
-def _namespace(name: str, version: str, fx: Any, trace: Any) -> Namespace:
+def _namespace(name: str, version: str, fx: Any, trace: Any, scipy: Any) -> Namespace:
     return Namespace(
         name=name,
         version=version,
@@ -27,18 +28,23 @@ def _namespace(name: str, version: str, fx: Any, trace: Any) -> Namespace:
         nn=fx.nn,
         lax=fx.lax,
         random=fx.random,
+        ops=fx.ops,
+        image=fx.image,
+        scipy=scipy,
         grad=fx.grad,
+        value_and_grad=fx.value_and_grad,
+        jacfwd=fx.jacfwd,
+        hessian=fx.hessian,
         vmap=fx.vmap,
         jit=fx.jit,
-        hessian=fx.hessian,
         trace=lambda f, *args: trace(f)(*args),
         given=_same,
         finish=jax.block_until_ready,
     )
 
 
-JAX = _namespace("JAX", jax.__version__, jax, jax.make_jaxpr)
-FUNCTX = _namespace("functx", "", functx, functx.make_ir)
+JAX = _namespace("JAX", jax.__version__, jax, jax.make_jaxpr, jax.scipy)
+FUNCTX = _namespace("functx", "", functx, functx.make_ir, functx.scipy)
 
 
 def converted(array: Callable[[Any], Any]) -> Callable[[Any], Any]:
