@@ -174,7 +174,8 @@ class Div(Binary):
 
     def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         # d(x / y) = dx / y - out * dy / y
-        return div(t, y) if i == 0 else neg(div(mul(t, out), y))
+        slope = div(t, y)
+        return slope if i == 0 else neg(mul(slope, out))
 
     def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
         return evaluator.quotient(self, x, y)

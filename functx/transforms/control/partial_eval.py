@@ -109,7 +109,7 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
         carry_after = dict(zip(carry, known.outputs, strict=False))
         unchanged = [v for v in carry if carry_after[v] is v]
         fixed = loop_invariant_variables(known, {*known.inputs[: self.consts], *unchanged})
-        known, unknown = recompute_layout_ops(known, unknown, count, fixed | set(xs))
+        known, unknown = recompute_cheap_residuals(known, unknown, count, fixed | set(xs))
         invariant, unknown, saved = hoist_invariant_residuals(known, unknown, count, n, fixed)
         ys: list[Atom] = list(known.outputs[self.carries : count])
         ys += [a for a in saved if not (a in xs or a in carry_after or a in ys)]
@@ -170,60 +170,73 @@ def drop_effectful_equations(program: Program) -> Program:
     return replace_program_fields(program, equations=pure)
 
 
-def recompute_layout_ops(
+def recompute_cheap_residuals(
     known: Program, unknown: Program, count: int, free: set[Atom]
 ) -> tuple[Program, Program]:
-    """The programs with layout operations recomputed in `unknown` if their operands are smaller.
+    """The programs with residuals that `unknown` computes itself, from fewer bytes that are saved.
 
-    The residuals are the outputs of `known` after the first `count`. Saving a variable in
-    `free` costs nothing.
+    The residuals are the outputs of `known` after the first `count`. Saving a variable in `free`
+    costs nothing. A loop writes and reads each residual at every step, which takes longer than a
+    few operations on elements that fuse with those of `unknown`.
     """
-    producers = known.def_use.producers
     saved = known.outputs[count:]
     lead = len(unknown.inputs) - len(saved)
-    free = free | {*known.outputs[:count]}
-
-    def layout_sources(atom: Atom) -> tuple[list[Equation], list[Any]]:
-        """The layout equations that compute `atom`, last first, and their operands."""
-        equations, operands, pending = [], [], [atom]
-        while pending:
-            v = pending.pop()
-            eqn = producers.get(v)
-            if eqn is None or v in free or type(eqn.primitive) not in _LAYOUT_OPS:
-                operands.append(v)
-            elif eqn not in equations:
-                equations.append(eqn)
-                pending += [a for a in eqn.inputs if type(a) is Var]
-        return equations, operands
-
+    producers, free = known.def_use.producers, free | {*known.outputs[:count]}
+    kept: dict[Atom, None] = {}
     recomputed: dict[Equation, None] = {}
-    new_saved: dict[Atom, None] = {}
-    for atom in saved:
-        equations, operands = layout_sources(atom)
-        is_smaller = sum([v.aval.size for v in {*operands} if v not in free]) < atom.aval.size
-        recomputed.update(dict.fromkeys(equations if is_smaller else ()))
-        new_saved.update(dict.fromkeys(operands if is_smaller else [atom]))
+    position = {v: i for i, v in enumerate(producers)}
+    for atom in sorted(saved, key=lambda v: position.get(v, -1)):
+        equations, operands = _cheap_sources(atom, producers, {*kept, *free})
+        new = [v for v in operands if v not in kept and v not in free]
+        if len(equations) <= _MOST_RECOMPUTED and sum(map(_bytes, new)) < _bytes(atom):
+            recomputed.update(dict.fromkeys(equations))
+            kept.update(dict.fromkeys(operands))
+        else:
+            kept[atom] = None
     if not recomputed:
         return known, unknown
     residual_vars = dict(zip(saved, unknown.inputs[lead:], strict=True))
-    inputs = {v: residual_vars.get(v) or Var(v.aval) for v in new_saved}
+    inputs = {v: residual_vars.get(v) or Var(v.aval) for v in kept}
     env = dict(inputs)
-    layout_equations = []
+    equations = []
     for eqn in known.equations:
-        if eqn in recomputed and eqn.outputs[0] not in new_saved:
+        if eqn in recomputed and eqn.outputs[0] not in kept:
             outputs = [residual_vars.get(v) or Var(v.aval) for v in eqn.outputs]
             operands = [env.get(a, a) for a in eqn.inputs]
-            layout_equations.append(eqn.replace(inputs=operands, outputs=outputs))
+            equations.append(eqn.replace(inputs=operands, outputs=outputs))
             env.update(zip(eqn.outputs, outputs, strict=True))
-    known = with_io(known, known.inputs, [*known.outputs[:count], *new_saved])
+    known = with_io(known, known.inputs, [*known.outputs[:count], *kept])
     new_inputs = [*unknown.inputs[:lead], *inputs.values()]
-    equations = [*layout_equations, *unknown.equations]
-    return known, Program(unknown.name, new_inputs, equations, unknown.outputs)
+    return known, Program(unknown.name, new_inputs, [*equations, *unknown.equations], unknown.outputs)
 
 
-_LAYOUT_OPS = (
+def _cheap_sources(
+    atom: Atom, producers: Mapping[Any, Equation], stored: set[Atom]
+) -> tuple[list[Equation], list[Any]]:
+    """The cheap equations that compute `atom` from stored values and others, and these values."""
+    equations, operands, pending = [], [], [atom]
+    while pending:
+        v = pending.pop()
+        eqn = producers.get(v)
+        if eqn is None or v in stored or type(eqn.primitive) not in _CHEAP_OPS:
+            operands.append(v)
+        elif eqn not in equations:
+            equations.append(eqn)
+            pending += [a for a in eqn.inputs if type(a) is Var]
+    return equations, operands
+
+
+def _bytes(atom: Atom) -> int:
+    return atom.aval.size * atom.aval.dtype.itemsize
+
+
+_CHEAP_OPS = (
     ops.BroadcastInDim, ops.DynamicSlice, ops.Full, ops.Gather, ops.PermuteDims, ops.Reshape, ops.Rev, ops.Slice,
+    ops.Add, ops.Sub, ops.Mul, ops.Div, ops.Neg, ops.Select, ops.ConvertElementType, ops.Max, ops.Min,
+    ops.Lt, ops.Le, ops.Gt, ops.Ge, ops.Eq, ops.Ne,
 )  # fmt: skip
+_MOST_RECOMPUTED = 16
+"""The most equations that are recomputed in place of one residual."""
 
 
 class PartialEvalWhile(Rewrite[LoopPartialEval]):
