@@ -14,6 +14,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_floating
 from functx.core.typing import Function, Value
 from functx.ops.operands import literal, minus_one
+from functx.passes.convolution_patches import Patches
 from functx.passes.einsum_factors import (
     ConcatenatedSum,
     Factor,
@@ -201,6 +202,9 @@ class Einsum:
                 return None
             if len(all_terms) == 1:
                 einsum.cost = pair_cost(frozenset(all_terms[0]), frozenset(), out_labels)
+            terms = [*einsum.terms, *[term for term, _ in einsum.squared_terms]]
+            patches = [f for term in terms for f in term.factors if type(f.atom) is Patches]
+            einsum.cost += MEMORY_COST * sum([label_size(f.labels()) for f in patches])
         return einsum
 
     def all_terms(self) -> list[Labels]:
@@ -291,7 +295,7 @@ class _EinsumEmitter:
             return self.concatenated_addends(atom, factor.labels()), False
         if type(atom) is Literal:
             return LabeledArray(literal(atom.value, self.dtype), ()), factor.is_divisor
-        array = self.read(atom)
+        array = atom.emit(self.read(atom.array)) if type(atom) is Patches else self.read(atom)
         if factor.one_hot_label is not None:
             return self.row_numbers(factor, array), False
         if array.dtype != self.dtype:

@@ -10,7 +10,9 @@ from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation
 from functx.core.types import is_floating
+from functx.ops.convolution import Convolution, permuted_shape
 from functx.ops.operands import minus_one, tuple_delete
+from functx.passes.convolution_patches import Patches
 from functx.transforms.dce import is_zero_array
 
 
@@ -128,6 +130,8 @@ class ProductExpression:
             factor = pending.pop()
             if type(factor.atom) is ConcatenatedSum:
                 pending += [f for factors, _ in factor.atom.addends for f in factors]
+            elif type(factor.atom) is Patches:
+                yield factor.atom.array
             else:
                 yield factor.atom
 
@@ -249,6 +253,29 @@ class ProductExpression:
                 zip((*dims, *free), (*summed, *batch_groups, *free_labels), strict=True)
             )
             self.multiply(atom, tuple([label_of[d] for d in range(atom.aval.ndim)]))
+        return True
+
+    def expand_convolution(
+        self, primitive: Convolution, inputs: list[Atom], groups: LabelGroups
+    ) -> bool:
+        if primitive.precision is not None or primitive.preferred_element_type is not None:
+            return False
+        x, kernel = inputs
+        layouts, count = primitive.layouts, max(primitive.groups)
+        out_channels, in_channels, *sizes = permuted_shape(kernel.aval, layouts.kernel)
+        batch, channels, *space = [groups[d] for d in layouts.out]
+        parts = regroup_labels((count, out_channels // count), list(channels))
+        if parts is None:
+            return False
+        summed, *within = self.sum_over([in_channels, *sizes])
+        of_array = batch, parts[0] + summed
+        if primitive.groups.batch > 1:
+            of_array = parts[0] + batch, summed
+        windows = [labels for pair in zip(space, within, strict=True) for labels in pair]
+        patches = Patches(x, primitive.window, layouts.array)
+        self.factors.append(Factor(patches, (*of_array, *windows)))
+        of_kernel = dict(zip(layouts.kernel, (channels, summed, *within), strict=True))
+        self.multiply(kernel, tuple([of_kernel[d] for d in range(kernel.aval.ndim)]))
         return True
 
     def expand_broadcast(
@@ -407,6 +434,7 @@ _EXPANSION_RULES: dict[type[Primitive], Callable[..., bool]] = {
     ops.Square: ProductExpression.expand_square,
     ops.IntegerPow: ProductExpression.expand_integer_pow,
     ops.DotGeneral: ProductExpression.expand_dot_general,
+    Convolution: ProductExpression.expand_convolution,
     ops.BroadcastInDim: ProductExpression.expand_broadcast,
     ops.Full: ProductExpression.expand_full,
     ops.PermuteDims: ProductExpression.expand_permute_dims,
@@ -420,6 +448,6 @@ _ALWAYS_EXPANDED = frozenset({ops.BroadcastInDim, ops.Full})
 """Equations that are always expanded: the factor becomes smaller."""
 
 EXPANDABLE_PRIMITIVES = frozenset(
-    _EXPANSION_RULES.keys() - {ops.DotGeneral, ops.ScatterAdd, ops.Add, ops.Sub}
+    _EXPANSION_RULES.keys() - {ops.DotGeneral, Convolution, ops.ScatterAdd, ops.Add, ops.Sub}
 )
 """Equations through which a large product is traced without a sum."""

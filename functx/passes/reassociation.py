@@ -17,6 +17,8 @@ from functx.core.rewriting import Record, Rewrite, bind_equation, cached_rewrite
 from functx.core.tracer import Tracer
 from functx.core.tracing import trace_closed
 from functx.core.typing import Values
+from functx.ops.convolution import Convolution
+from functx.passes.convolution_patches import is_batch_of_convolutions
 from functx.passes.einsum import MEMORY_COST
 from functx.passes.einsum_factors import EXPANDABLE_PRIMITIVES, scatter_row_axis
 from functx.passes.sums_of_products import SumOfEinsums, expand_sum, is_sum
@@ -287,7 +289,7 @@ def may_have_large_products(program: Program, thresholds: ReassociationThreshold
         elif kind is ops.Mul:
             if broadcasts and eqn.inputs[0] in broadcasts and eqn.inputs[1] in broadcasts:
                 return True
-        elif kind is ops.ScatterAdd:
+        elif kind is ops.ScatterAdd or is_batch_of_convolutions(eqn):
             (out,) = eqn.outputs
             if out.aval.size >= thresholds.min_elements and out not in outputs:
                 return True
@@ -325,7 +327,7 @@ class LargeProducts:
             for v in eqn.outputs:
                 self.producers[v] = eqn
             kind = type(eqn.primitive)
-            if kind is ops.DotGeneral or kind is ops.Mul:
+            if kind is ops.DotGeneral or kind is ops.Mul or is_batch_of_convolutions(eqn):
                 self.visit_product(eqn)
             elif kind is ops.ScatterAdd:
                 self.visit_scatter(eqn)
@@ -346,7 +348,7 @@ class LargeProducts:
         """Record a product if it is large; else the large products that reach its result."""
         (out,) = eqn.outputs
         is_dot = type(eqn.primitive) is ops.DotGeneral
-        contract = is_dot and eqn.primitive.contracting_dims[0]  # type: ignore[attr-defined]
+        contract = self.contracted_size(eqn)
         expansion = min_expansion(eqn.primitive) if is_dot else 1
         size = out.aval.size
         if size >= self.thresholds.min_elements and size > expansion * sum(
@@ -481,6 +483,9 @@ class LargeProducts:
         """The number of products summed for an element of a large product; 0 without a sum."""
         if type(eqn.primitive) is ops.ScatterAdd:
             return 1
+        if type(eqn.primitive) is Convolution:
+            kernel = eqn.inputs[1].aval
+            return kernel.size // kernel.shape[eqn.primitive.layouts.kernel[0]]
         if type(eqn.primitive) is not ops.DotGeneral or not eqn.primitive.contracting_dims[0]:
             return 0
         return prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contracting_dims[0]])
