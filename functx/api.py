@@ -34,6 +34,7 @@ with _garbage_collection.paused_for_import():
     )
     from functx.transforms.linear_transpose import linear_transpose
     from functx.transforms.make_ir import eval_shape, functionalize, make_ir, make_jaxpr, trace
+    from functx.transforms.per_example import clipped_sum, per_example_grad, per_example_norms
     from functx.transforms.vmap import vmap
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
+    "clipped_sum",
     "closure_convert",
     "custom_gradient",
     "custom_jvp",
@@ -73,6 +75,8 @@ __all__ = [
     "make_jaxpr",
     "named_call",
     "named_scope",
+    "per_example_grad",
+    "per_example_norms",
     "pure_callback",
     "remat",
     "stop_gradient",

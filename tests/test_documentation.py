@@ -92,7 +92,7 @@ def test_the_command_that_a_message_ends_with_prints_the_page_of_the_error(capsy
     run = subprocess.run(
         [sys.executable, *command.split()[2:]], capture_output=True, text=True, check=True
     )
-    assert run.stdout.startswith("ShapeError (ValueError)\n\nShapes do not fit")
+    assert run.stdout.startswith("ShapeError (ValueError, TypeError)\n\nShapes do not fit")
     assert "Smallest failing code:" in run.stdout and "Cure:" in run.stdout and not run.stderr
 
     assert main(["ShapeErorr"]) == 2

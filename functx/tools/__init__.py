@@ -7,6 +7,7 @@ from functx.tools.machine import machine
 from functx.tools.memory import memory
 from functx.tools.passes import outlined, passes, replaced_formulas, simplified
 from functx.tools.picture import picture
+from functx.tools.products import products
 from functx.tools.profile import profile
 from functx.tools.program_page import html
 from functx.tools.python_source import python_source
@@ -23,6 +24,7 @@ __all__ = [
     "outlined",
     "passes",
     "picture",
+    "products",
     "profile",
     "python_source",
     "replaced_formulas",
