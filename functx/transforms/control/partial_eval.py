@@ -207,7 +207,9 @@ def recompute_cheap_residuals(
             env.update(zip(eqn.outputs, outputs, strict=True))
     known = with_io(known, known.inputs, [*known.outputs[:count], *kept])
     new_inputs = [*unknown.inputs[:lead], *inputs.values()]
-    return known, Program(unknown.name, new_inputs, [*equations, *unknown.equations], unknown.outputs)
+    return known, Program(
+        unknown.name, new_inputs, [*equations, *unknown.equations], unknown.outputs
+    )
 
 
 def _cheap_sources(

@@ -63,13 +63,11 @@ def gpt(fx: Any) -> Any:
         value, gradient = fx.value_and_grad(loss)(params, tokens)
         first = tree_map(lambda m, g: 0.9 * m + 0.1 * g, first, gradient)
         second = tree_map(lambda v, g: 0.99 * v + 0.01 * g * g, second, gradient)
-        moved = tree_map(
-            lambda p, m, v: p - 1e-3 * m / (np_.sqrt(v) + 1e-8), params, first, second
-        )
+        moved = tree_map(lambda p, m, v: p - 1e-3 * m / (np_.sqrt(v) + 1e-8), params, first, second)
         return value, moved, first, second
 
     normal, ones = normals(), np.ones(width, "float32")
-    sizes = {name: (width, width) for name in ("q", "k", "v", "out")}
+    sizes = dict.fromkeys(("q", "k", "v", "out"), (width, width))
     sizes |= {"wide": (width, 4 * width), "narrow": (4 * width, width)}
     blocks = [
         {"first": ones, "second": ones}
@@ -85,9 +83,7 @@ def resnet(fx: Any) -> Any:
     """The gradient of a residual convolutional network."""
 
     def conv(x: Any, w: Any, stride: int = 1) -> Any:
-        return fx.lax.conv_general_dilated(
-            x, w, (stride, stride), "SAME", dimension_numbers=NHWC
-        )
+        return fx.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=NHWC)
 
     def norm(x: Any, gain: Any) -> Any:
         mean = x.mean((0, 1, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -126,7 +127,7 @@ def tensor_network(fx: Any) -> Any:
         return fx.np.log(fx.np.trace(left) ** 2)
 
     normal, bonds = normals(), [1, *[24] * 39, 1]
-    sites = [normal(a, 2, b) for a, b in zip(bonds, bonds[1:], strict=False)]
+    sites = [normal(a, 2, b) for a, b in pairwise(bonds)]
     return fx.value_and_grad(loss), (sites,)
 
 
