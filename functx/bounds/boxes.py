@@ -15,7 +15,6 @@ from functx.transforms.tracing_api import avals_of, trace_function
 Pair: TypeAlias = tuple[Value, Value]
 """The lower and the upper bound of a value; one array twice for a value that is known exactly."""
 
-Flags: TypeAlias = tuple[bool, ...]
 T = TypeVar("T")
 
 
@@ -30,7 +29,7 @@ class Box(NamedTuple):
     """A traced function, and its operands: two bounds for each that varies."""
 
     program: Program
-    varying: Flags
+    varying: tuple[bool, ...]
     operands: list[Value]
     out_tree: tree.TreeDef
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from functx import ops
-from functx.bounds.boxes import Box, Flags, Pair, flat, on_boxes, pairs
+from functx.bounds.boxes import Box, Pair, flat, on_boxes, pairs
 from functx.bounds.interval import bounds_of
 from functx.bounds.monotonicity import (
     CONVEX_KINKS,
@@ -74,7 +74,7 @@ def crown(f: Function, *, intermediate: str = "crown") -> Function:
 class RelaxLinearly(Rewrite[Program]):
     """The rewrite to the program of bounds by linear relaxations, with inputs as `PropagateIntervals`."""
 
-    varying: Flags
+    varying: tuple[bool, ...]
     refines: bool
 
     def __call__(self, program: Program) -> Program:

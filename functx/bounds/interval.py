@@ -12,7 +12,7 @@ from functools import singledispatch
 from ml_dtypes import iinfo
 
 from functx import ops
-from functx.bounds.boxes import Box, Flags, Pair, flat, on_boxes, pairs
+from functx.bounds.boxes import Box, Pair, flat, on_boxes, pairs
 from functx.bounds.monotonicity import BITWISE, PASSING, POSITIONS, signs, valley
 from functx.core.decompositions import class_decomposition
 from functx.core.errors import MissingRuleError
@@ -63,17 +63,17 @@ def interval(f: Function) -> Function:
     return on_boxes("interval", f, compute)
 
 
-class PropagateIntervals(Rewrite[tuple[Program, Flags]]):
+class PropagateIntervals(Rewrite[tuple[Program, tuple[bool, ...]]]):
     """The rewrite to the program of bounds, with the outputs that vary.
 
     It takes two arrays for each input that is `varying`, and returns two for each output that varies,
     or is marked in `returned`.
     """
 
-    varying: Flags
-    returned: Flags
+    varying: tuple[bool, ...]
+    returned: tuple[bool, ...]
 
-    def __call__(self, program: Program) -> tuple[Program, Flags]:
+    def __call__(self, program: Program) -> tuple[Program, tuple[bool, ...]]:
         flags: list[bool] = []
 
         def body(*args: Value) -> list[Value]:

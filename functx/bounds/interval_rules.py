@@ -10,7 +10,7 @@ from typing import Any
 from ml_dtypes import finfo
 
 from functx import ops
-from functx.bounds.boxes import Flags, Pair, flat, pairs
+from functx.bounds.boxes import Pair, flat, pairs
 from functx.bounds.interval import (
     INFINITY,
     PropagateIntervals,
@@ -268,13 +268,15 @@ def _atan2(primitive: ops.Atan2, y: Pair, x: Pair) -> Sequence[Pair]:
     return [(ops.select(has_cut, -math.pi, lower), ops.select(has_cut, math.pi, upper))]
 
 
-def propagate(program: Program, varying: Flags, returned: Flags = ()) -> tuple[Program, Flags]:
+def propagate(
+    program: Program, varying: tuple[bool, ...], returned: tuple[bool, ...] = ()
+) -> tuple[Program, tuple[bool, ...]]:
     """`program` as one of bounds, and the outputs that vary; those in `returned` do."""
     returned = returned or (False,) * len(program.outputs)
     return cached_rewrite(PropagateIntervals(varying, returned), program)
 
 
-def varies(operands: Sequence[Pair]) -> Flags:
+def varies(operands: Sequence[Pair]) -> tuple[bool, ...]:
     """Whether each operand is not known exactly."""
     return tuple([x is not y for x, y in operands])
 
@@ -313,7 +315,7 @@ def _scan(primitive: Scan, *operands: Pair) -> Sequence[Pair]:
     consts, carry, xs = primitive.split_operands(varies(operands))
     rest = (False,) * (len(primitive.program.outputs) - len(carry))
 
-    def step(carry: Flags) -> tuple[Flags, tuple[Program, Flags]]:
+    def step(carry: tuple[bool, ...]) -> tuple[tuple[bool, ...], tuple[Program, tuple[bool, ...]]]:
         found = propagate(primitive.program, (*consts, *carry, *xs), (*carry, *rest))
         return found[1][: len(carry)], found
 
@@ -329,7 +331,7 @@ def _scan(primitive: Scan, *operands: Pair) -> Sequence[Pair]:
 def _while(primitive: While, *operands: Pair) -> Sequence[Pair]:
     condition_consts, consts, carry = primitive.split_operands(varies(operands))
 
-    def step(carry: Flags) -> tuple[Flags, Program]:
+    def step(carry: tuple[bool, ...]) -> tuple[tuple[bool, ...], Program]:
         body, out_varying = propagate(primitive.body, (*consts, *carry), carry)
         return out_varying, body
 

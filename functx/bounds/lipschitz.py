@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from functx import ops
-from functx.bounds.boxes import Box, Flags, flat, on_boxes, pairs
-from functx.bounds.interval import bounds_of, results
+from functx.bounds.boxes import Box, flat, on_boxes, pairs
+from functx.bounds.interval import INFINITY, bounds_of, results
 from functx.bounds.monotonicity import (
     LOCALLY_CONSTANT,
     NONEXPANSIVE,
@@ -35,8 +35,6 @@ from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
 from functx.core.typing import Function, Value
 from functx.numpy import concatenate, linalg, stack
-
-INFINITY = float("inf")
 
 
 def lipschitz(f: Function, ord: float = 2, *, method: str = "product") -> Function:
@@ -73,7 +71,7 @@ def lipschitz(f: Function, ord: float = 2, *, method: str = "product") -> Functi
 class BoundVariation(Rewrite[Program]):
     """The rewrite to the Lipschitz constant of a program, with inputs as `PropagateIntervals`."""
 
-    varying: Flags
+    varying: tuple[bool, ...]
     ord: float
     method: str
 
@@ -126,15 +124,14 @@ class BoundVariation(Rewrite[Program]):
         if not varying or isinstance(primitive, LOCALLY_CONSTANT):
             return 0.0
         if isinstance(primitive, NONEXPANSIVE):
-            return self.together([x.constant for x in varying])
+            return self.together([self.repeated(primitive, operands, x) for x in varying])
         if type(primitive) in SMOOTH:
             slope = slope_bounds(primitive, *operands[0].bounds)
             return ops.mul(largest(*slope), operands[0].constant)
         if isinstance(primitive, ops.Mul) and len(varying) == 2:
             x, y = operands
-            return ops.add(
-                ops.mul(largest(*y.bounds), x.constant), ops.mul(largest(*x.bounds), y.constant)
-            )
+            by_x, by_y = [self.repeated(primitive, operands, v) for v in operands]
+            return ops.add(ops.mul(largest(*y.bounds), by_x), ops.mul(largest(*x.bounds), by_y))
         if is_affine(primitive, operands) and has_known_signs(primitive):
             # An operand that occurs twice varies once.
             unique = {id(x): x for x in varying}.values()
@@ -142,6 +139,15 @@ class BoundVariation(Rewrite[Program]):
             return total([ops.mul(n, x.constant) for n, x in zip(norms, unique, strict=True)])
         fun = lambda *xs: results(primitive, xs)  # noqa: E731
         return self.of_jacobian(fun, operands)
+
+    def repeated(
+        self, primitive: Primitive, operands: Sequence[Varying], x: Varying
+    ) -> Value | float:
+        """The constant of the operand `x`; of a number, as the array that it is broadcast to."""
+        avals = tuple([aval_of(y.lower) for y in operands])
+        size = primitive.infer_out_avals(avals)[0].size
+        is_number = x.lower.ndim == 0 and self.ord == 2
+        return ops.mul(x.constant, float(size) ** 0.5) if is_number and size > 1 else x.constant
 
     def of_jacobian(self, fun: Function, operands: Sequence[Varying]) -> Value:
         """The constant of `fun`, a function of the operands, by bounds of its Jacobian."""

@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from functx import ops
 from functx.bounds.boxes import Interval, Pair
-from functx.bounds.interval import interval, results
-from functx.bounds.monotonicity import (
-    signs,
-)
+from functx.bounds.interval import INFINITY, interval, results
+from functx.bounds.monotonicity import signs
 from functx.core.primitive import Primitive
 from functx.core.types import is_inexact
 from functx.core.typing import Function, Value
@@ -19,8 +17,6 @@ from functx.numpy import concatenate, linalg, ravel, stack
 from functx.ops.convolution import Convolution
 from functx.transforms.jacobian import jacrev
 from functx.transforms.jvp import vjp
-
-INFINITY = float("inf")
 
 
 class Varying(NamedTuple):

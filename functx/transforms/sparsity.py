@@ -8,9 +8,8 @@ Hessian is the Jacobian of a gradient, whose program has no term for what is lin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from functx.core.decompositions import class_decomposition
 from functx.core.errors import PatternSizeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import select_where
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.tracer import Tracer, aval_of
@@ -96,16 +96,6 @@ class SparsityAnalysis(IndexSets):
         """Whether `steps` runs of the body of a loop are few enough to be followed one by one."""
         return self.equations + steps * len(program.equations) <= LOOP_EQUATIONS
 
-    def settle(self, carry: Sequence[DependentOperand]) -> Sequence[DependentOperand]:
-        """`carry` after a step of a loop, the values of whose counters are computed now.
-
-        Otherwise each would wait for those of all steps before it.
-        """
-        for x in carry:
-            if not x.aval.shape and not is_inexact(x.aval.dtype):
-                x.value()
-        return carry
-
     def fixed_point(
         self,
         step: Callable[[Sequence[DependentOperand]], Sequence[DependentOperand]],
@@ -174,22 +164,58 @@ def _constant_outputs(
     if any(inexact) or primitive.effects or primitive.is_context_dependent:
         return [DependentOperand(aval) for aval in avals]
 
-    @cache
-    def compute() -> Sequence[NumPyArray] | None:
-        values = [x.value() for x in operands]
-        if any([value is None for value in values]):
-            return None
-        if primitive.numpy is not None:
-            result: Any = primitive.numpy(*values)
-        else:
-            result = backend.evaluate_eagerly(primitive, values)
-        outs = result if primitive.multiple_results else [result]
-        return [np.asarray(x).astype(a.dtype) for x, a in zip(outs, avals, strict=True)]
+    pending = PendingValues(primitive, operands, avals)
+    return [DependentOperand(a, None, PendingValue(pending, i)) for i, a in enumerate(avals)]
 
-    def value_of(i: int) -> Callable[[], NumPyArray | None]:
-        return lambda: None if (outs := compute()) is None else outs[i]
 
-    return [DependentOperand(aval, None, value_of(i)) for i, aval in enumerate(avals)]
+class PendingValues:
+    """The values of the outputs of an operation on integers, computed when one is asked for."""
+
+    def __init__(self, primitive: Primitive, operands: Sequence[DependentOperand], avals: Avals):
+        self.primitive, self.operands, self.avals = primitive, operands, avals
+        self.is_computed = False
+        self.values: list[NumPyArray | None] = [None] * len(avals)
+
+    def get(self) -> list[NumPyArray | None]:
+        """The values; None where an operand is not known."""
+        stack = [self]
+        # Operands are computed before the operations on them, so that long chains need no recursion.
+        while stack:
+            waiting = [p for p in stack[-1].sources() if not p.is_computed]
+            stack += waiting
+            if not waiting:
+                stack.pop().compute()
+        return self.values
+
+    def sources(self) -> list[PendingValues]:
+        """The operations that the operands are outputs of."""
+        values = [x.value for x in self.operands]
+        return [value.outputs for value in values if isinstance(value, PendingValue)]
+
+    def compute(self) -> None:
+        """Compute the values from those of the operands."""
+        if self.is_computed:
+            return
+        values, primitive = [x.value() for x in self.operands], self.primitive
+        if all([value is not None for value in values]):
+            if primitive.numpy is not None:
+                result: Any = primitive.numpy(*values)
+            else:
+                result = backend.evaluate_eagerly(primitive, values)
+            outs = result if primitive.multiple_results else [result]
+            pairs = zip(outs, self.avals, strict=True)
+            self.values = [np.asarray(x).astype(a.dtype) for x, a in pairs]
+        self.is_computed, self.operands = True, ()
+
+
+class PendingValue(NamedTuple):
+    """The value of one output of an operation on integers."""
+
+    outputs: PendingValues
+    number: int
+
+    def __call__(self) -> NumPyArray | None:
+        return self.outputs.get()[self.number]
 
 
 class JacobianPattern(Rewrite[SparsityPattern]):

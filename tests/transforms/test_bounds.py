@@ -273,6 +273,18 @@ def test_lipschitz_constants_are_at_least_the_norms_of_jacobians():
                 assert least * (1 - 1e-9) <= constant < np.inf, (name, order, method)
 
 
+def test_lipschitz_constants_count_a_number_as_often_as_it_is_broadcast():
+    box = Interval(0.0, 1.0), Interval(np.zeros(4), np.ones(4))
+    for f, greatest in (
+        (lambda x, y: fnp.maximum(x, y), 2.0),
+        (lambda x, y: x * y, 5**0.5),
+        (lambda x, y: fnp.where(np.arange(4) < 4, x, y), 2.0),
+        (lambda x, y: fnp.clip(y, x, 2.0), 2.0),
+    ):
+        (constant,) = in_numpy(lipschitz(f), *box)
+        assert greatest <= constant < 2 * greatest
+
+
 def test_nothing_that_varies_has_the_constant_zero():
     empty = Interval(np.zeros(0), np.zeros(0))
     for method in ("product", "jacobian"):

@@ -144,6 +144,20 @@ def pattern_of(dense):
     return SparsityPattern(dense.shape, starts, np.nonzero(dense)[1].astype("int32"))
 
 
+def test_integers_may_follow_from_long_chains():
+    start = xp.arange(3)
+
+    def f(x):
+        i = start
+        for _ in range(300):
+            i = i * 4 % 5
+        i, _ = lax.scan(lambda i, _: (i * 4 % 5, None), i, length=301)
+        return x[i]
+
+    expected = np.eye(5)[[0, 4, 3]]
+    assert np.array_equal(sparse.jacobian_pattern(f)(np.ones(5)).to_dense(), expected)
+
+
 def test_colorings_let_every_element_be_read():
     random = np.random.RandomState(0)
     for _ in range(60):

@@ -308,7 +308,7 @@ class Scan(HasPrograms):
         rows = []
         for i in reversed(range(self.length)) if self.reverse else range(self.length):
             outs = sets.run(self.program, [*consts, *carry, *[x.row(i) for x in xs]])
-            carry = sets.settle(outs[: self.carries])
+            carry = outs[: self.carries]
             rows.append(outs[self.carries :])
         rows = rows[::-1] if self.reverse else rows
         return [*carry, *[stack_rows(ys) for ys in zip(*rows, strict=True)]]

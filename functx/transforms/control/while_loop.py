@@ -306,7 +306,7 @@ class While(HasPrograms):
                 break
             if not known:
                 return carry
-            carry = sets.settle(sets.run(self.body, [*consts, *carry]))
+            carry = sets.run(self.body, [*consts, *carry])
 
         def step(carry: Sequence[DependentOperand]) -> Sequence[DependentOperand]:
             return sets.run(self.body, [*consts, *carry])
