@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -11,7 +11,8 @@ import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
-from functx.core.errors import ConcretizationError, GradientError, ValueRangeError
+from functx.core.config import check_choice
+from functx.core.errors import ConcretizationError, GradientError
 from functx.core.masks import select_where
 from functx.core.program import Program
 from functx.core.rewriting import Rewrite, rewrite_by_structure
@@ -151,14 +152,6 @@ def possible_modes(jacobian: TracedJacobian, holomorphic: bool, label: str) -> l
     return modes
 
 
-def check_choice(label: str, name: str, given: object, choices: Sequence[str]) -> None:
-    """Raise ValueRangeError unless the argument `name` is one of `choices`."""
-    if given not in choices:
-        raise ValueRangeError(
-            f"{label}: {name} must be one of {', '.join(map(repr, choices))}; got {given!r}"
-        )
-
-
 def analysis(
     fun: Function,
     argnums: Argnums,
@@ -192,8 +185,8 @@ def _sparse(
     """The function that computes the Jacobian of `fun` in `format`; messages name `shown`."""
     check_callable(fun, kind)
     label = f"{kind}({function_name(shown)})"
-    check_choice(label, "mode", mode, ("auto", "forward", "reverse"))
-    check_choice(label, "format", format, tuple(_WRAPS))
+    check_choice(f"{label}: mode", mode, ("auto", "forward", "reverse"))
+    check_choice(f"{label}: format", format, tuple(_WRAPS))
     check_chunk_size(label, chunk_size)
     function = JacobianFunction.of(fun, shown, kind, argnums, has_aux, holomorphic, False, False)
 
@@ -276,7 +269,7 @@ def _wrap_csr(
     data = np.zeros(0, aval.dtype) if block is None else backend.concrete_or_none(block)
     if data is None or isinstance(data, Tracer):
         raise ConcretizationError(
-            "sparse.jacobian: the format 'csr' must be made of values; got a traced function",
+            "functx.sparse: the format 'csr' must be made of values; got a traced function",
             fix="Return the format 'bcoo', and convert it outside of jit, vmap and grad.",
         )
     starts = np.searchsorted(rows, np.arange(height + 1))

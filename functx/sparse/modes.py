@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from functx.core.config import check_choice
 from functx.core.errors import ValueRangeError
 from functx.core.program import Program
 from functx.core.rewriting import Rewrite, rewrite_by_structure
 from functx.core.typing import Function
-from functx.sparse.derivatives import analysis, check_choice, known_inputs, possible_modes
+from functx.sparse.derivatives import analysis, known_inputs, possible_modes
 from functx.sparse.plans import DEFAULT_MEMORY, JacobianPlan, PlanJacobian
 from functx.transforms import jacobian as dense
 from functx.transforms.argument_names import as_decorator, check_callable, function_name
@@ -90,7 +91,7 @@ def jacobian_plan(
     >>> functx.sparse.jacobian_plan(lambda x: x[1:] * x[:-1])(numpy.ones(1000)).mode
     'sparse'
     """
-    planner = Planner("jacobian", "auto", False, memory_budget)
+    planner = Planner.checked("jacobian", "jacobian_plan", "auto", False, memory_budget)
     return analysis(fun, argnums, "jacobian", planner.plan)
 
 
@@ -104,17 +105,24 @@ def hessian_plan(
     'sparse'
     """
     gradient = make_gradient_function(fun, argnums, kind="hessian")
-    planner = Planner("hessian", "auto", False, memory_budget)
+    planner = Planner.checked("hessian", "hessian_plan", "auto", False, memory_budget)
     return analysis(gradient, argnums, "hessian", planner.plan, shown=fun)
 
 
 class Planner(NamedTuple):
-    """What a plan of a Jacobian, or of a Hessian as that of a gradient, depends on besides the program."""
+    """Plans Jacobians, and Hessians as those of gradients: the choices of the user beside the program."""
 
     name: str
     mode: str
     holomorphic: bool
     memory: int
+
+    @classmethod
+    def checked(cls, name: str, label: str, mode: str, holomorphic: bool, memory: int) -> Planner:
+        """The planner; raises ValueRangeError, which begins with `label`, for another `memory`."""
+        if type(memory) is not int or memory < 1:
+            raise ValueRangeError(f"{label}: memory_budget must be a positive int; got {memory!r}")
+        return cls(name, mode, holomorphic, memory)
 
     def plan(self, jacobian: TracedJacobian) -> JacobianPlan:
         """The plan; found once for equal programs."""
@@ -150,11 +158,9 @@ def _by_mode(
     check_callable(shown, name)
     label = f"{name}({function_name(shown)})"
     reverse = () if name == "hessian" else ("reverse",)
-    check_choice(label, "mode", mode, ("forward", *reverse, "sparse", "auto"))
+    check_choice(f"{label}: mode", mode, ("forward", *reverse, "sparse", "auto"))
     check_chunk_size(label, chunk_size)
-    if type(memory) is not int or memory < 1:
-        raise ValueRangeError(f"{label}: memory_budget must be a positive int; got {memory!r}")
-    planner = Planner(name, mode, holomorphic, memory)
+    planner = Planner.checked(name, label, mode, holomorphic, memory)
     function = JacobianFunction.of(
         fun, shown, name, argnums, has_aux, holomorphic, False, False, allow_int
     )

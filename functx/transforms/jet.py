@@ -14,12 +14,12 @@ from functx.core.masks import inexact_mask
 from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.types import is_inexact
-from functx.core.typing import Function, PyTree, Tangent, Value
+from functx.core.typing import Function, PyTree, Tangent
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.grad import convert_ints_to_floats
 from functx.transforms.jvp import check_tangent
-from functx.transforms.series import Curves, JetRewrite, groups_where
+from functx.transforms.series import Curves, JetRewrite, groups_where, scaled_value
 from functx.transforms.tangents import flatten_tangents
 from functx.transforms.tracing_api import avals_of, trace_function
 
@@ -82,9 +82,10 @@ def jet(
     count = len(traced.program.outputs)
     mask = inexact_mask(traced.program.out_avals)
     found = groups_where(copy_transform_results(outs[count:], operands), order, mask)
+    factors = [float(factorial(k)) if factorial_scaled else 1.0 for k in range(order + 1)]
     scaled = [
         [
-            ops.zeros_like(aval) if c is None else _scaled(c, factorial(k), factorial_scaled)
+            ops.zeros_like(aval) if c is None else scaled_value(c, factors[k])
             for k, c in enumerate(own, 1)
         ]
         for own, aval in zip(found, traced.program.out_avals, strict=True)
@@ -153,9 +154,6 @@ def _coefficient(label: str, aval: Any, term: Any, order: int, is_derivative: bo
     if term is None:
         return None
     must = f"{label}: a term must have the shape and dtype of its primal"
-    value = check_tangent(term, aval, lambda: (must, f"term {order}"))
-    return _scaled(value, 1 / factorial(order), is_derivative)
-
-
-def _scaled(x: Value, factor: float, scale: bool) -> Value:
-    return ops.mul(x, float(factor)) if scale and factor != 1 else x
+    given = check_tangent(term, aval, lambda: (must, f"term {order}"))
+    value = ops.convert_element_type(given, aval.dtype, aval.weak_type)
+    return scaled_value(value, 1 / factorial(order)) if is_derivative else value

@@ -93,13 +93,21 @@ class UncollapsedError(Exception):
     """
 
 
+def scaled_value(x: Value, factor: float) -> Value:
+    """An array times a number, of the same type: weak if the array is. Numbers stay numbers."""
+    if factor == 1:
+        return x
+    if isinstance(x, (float, complex)):
+        return x * factor
+    aval = aval_of(x)
+    number = complex if is_complex(aval.dtype) else float
+    literal = scalar_literal(number(factor), aval.dtype, aval.weak_type, repr(factor))
+    return ops.mul(x, literal)
+
+
 def scaled(c: Coefficient | None, factor: float) -> Coefficient | None:
     """A coefficient times a number, of the same type."""
-    if c is None or factor == 1:
-        return c
-    aval, number = aval_of(c.value), complex if is_complex(c.value.dtype) else float
-    literal = scalar_literal(number(factor), aval.dtype, aval.weak_type, repr(factor))
-    return Coefficient(ops.mul(c.value, literal), c.degree)
+    return c and Coefficient(scaled_value(c.value, factor), c.degree)
 
 
 class Series:
@@ -143,8 +151,15 @@ class Series:
 
     def __getitem__(self, k: int) -> Coefficient | None:
         if k not in self.coefficients:
-            self.coefficients[k] = self.compute(k)
+            self.coefficients[k] = self.of_own_type(self.compute(k))
         return self.coefficients[k]
+
+    def of_own_type(self, c: Coefficient | None) -> Coefficient | None:
+        """`c`, weakly typed if the value is, since rules that are traced for the value take it."""
+        if c is None or aval_of(c.value).weak_type == self.aval.weak_type:
+            return c
+        value = ops.convert_element_type(c.value, c.value.dtype, self.aval.weak_type)
+        return Coefficient(value, c.degree)
 
     @property
     def first(self) -> Coefficient:
@@ -429,10 +444,7 @@ class SeriesEvaluator:
         """The series of the derivative in the parameter of the curves."""
 
         def compute(k: int) -> Coefficient | None:
-            c = series[k + 1]
-            return (
-                c if c is None or not k else Coefficient(ops.mul(c.value, float(k + 1)), c.degree)
-            )
+            return scaled(series[k + 1], float(k + 1))
 
         return Series(series.aval, compute, is_shifted=True)
 

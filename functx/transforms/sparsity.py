@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -208,11 +208,11 @@ class PendingValues:
         self.is_computed, self.operands = True, ()
 
 
-class PendingValue(NamedTuple):
+class PendingValue:
     """The value of one output of an operation on integers."""
 
-    outputs: PendingValues
-    number: int
+    def __init__(self, outputs: PendingValues, number: int):
+        self.outputs, self.number = outputs, number
 
     def __call__(self) -> NumPyArray | None:
         return self.outputs.get()[self.number]

@@ -7,6 +7,7 @@ import functx
 import functx.experimental
 import functx.numpy as fnp
 from functx import jet, lax, make_ir, taylor
+from functx.core.checking import check_program
 from functx.errors import ArgumentError, TangentError, ValueRangeError
 from functx.testing.reference import interpret_in_numpy
 
@@ -133,6 +134,15 @@ def test_terms_are_derivatives_in_the_conventions_of_jax():
     assert float(value["a"]) == 1.5
     assert [float(t) for t in terms["a"]] == [1.5]
     assert jet(fnp.sin, (x,), ([],))[1] == []
+
+
+def test_terms_of_weakly_typed_numbers_are_weakly_typed():
+    functions = [fnp.sin, lambda x: fnp.arctan2(x, 2 * x * x), lambda x: fnp.abs(fnp.exp(1j * x))]
+    for series in ([1.0, 0.0, 0.0], [np.float32(1.0), None, 2.0]):
+        for f in functions:
+            program = make_ir(lambda x, f=f, series=series: jet(f, (x,), (series,)))(0.7)
+            check_program(program)
+            assert [a.weak_type for a in program.out_avals[1:]] == [True] * 3
 
 
 def test_jets_compose_with_other_transforms():
