@@ -1,4 +1,4 @@
-"""What equations cost: floating-point operations, special functions, and bytes moved."""
+"""Costs of equations: floating-point operations, special functions, and bytes moved."""
 
 from __future__ import annotations
 

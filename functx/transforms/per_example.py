@@ -112,7 +112,8 @@ def clipped_sum(
     def clipped(*args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves, structure = tree.flatten(gradients(*args, **kwargs))
         norms = _norms(leaves)
-        scales = ops.min(1.0, ops.div(ops.convert_element_type(max_norm, norms.dtype), norms))
+        limit = ops.convert_element_type(max_norm, norms.dtype)
+        scales = ops.select(ops.le(norms, limit), 1.0, ops.div(limit, norms))
         total = tree.unflatten(structure, [_weighted_sum(scales, x) for x in leaves])
         return (total, norms) if with_norms else total
 

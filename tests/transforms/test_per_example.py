@@ -47,6 +47,12 @@ def test_norms_and_clipped_sums_are_those_of_the_gradients():
         np.testing.assert_allclose(summed, expected, rtol=1e-3, atol=1e-5)
 
 
+def test_gradients_of_zero_may_be_clipped_to_zero():
+    rows = np.array([[3.0, 4.0], [0.0, 0.0]], "float32")
+    total = functx.clipped_sum(lambda w, x: (w * x).sum(), 0.0)(rows[0], rows)
+    np.testing.assert_array_equal(total, [0.0, 0.0])
+
+
 def test_gradients_of_convolutions_are_not_formed_where_windows_are_few():
     clipped = functx.clipped_sum(network_loss, 1.0, as_batches=True)
     rows = functx.tools.products(clipped)(NETWORK, IMAGES, TARGETS).sums
