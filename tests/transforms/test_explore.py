@@ -1,5 +1,7 @@
 """`explore`: Python control flow on traced values, against plain Python runs of the same functions."""
 
+import inspect
+import sys
 import threading
 
 import jax
@@ -393,6 +395,19 @@ def test_sequential_branches_become_as_many_conditionals_and_common_ends_are_not
 
     text = str(make_ir(explore(with_common_end))(1.0))
     assert text.count("sin") == text.count("cos") == 1
+
+
+def test_many_sequential_branches_need_no_deep_recursion(tmp_path):
+    lines = [f"    x = x + {i} if x > {i} else x * 2" for i in range(40)]
+    code = compile("\n".join(["def f(x):", *lines, "    return x"]), tmp_path / "f.py", "exec")
+    exec(code, namespace := {})
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 150)
+    try:
+        program = make_ir(explore(namespace["f"]))(1.5)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert interpret_in_numpy(program, 1.5) == [namespace["f"](1.5)]
 
 
 def test_a_loop_becomes_one_while_whose_carries_are_what_changes():

@@ -51,6 +51,17 @@ class Layout(NamedTuple):
 _LABEL = ShapedArray((), np.dtype("int32"))
 
 
+class Place(NamedTuple):
+    """A node of a graph to go on from, and the values there."""
+
+    node: FlowNode
+    env: Env
+
+
+Emitted = Place | list[Any]
+"""The place that has been reached, or the results of a region that has ended."""
+
+
 class Emitter:
     """Appends the equations of a graph to the current program."""
 
@@ -64,26 +75,37 @@ class Emitter:
 
     def follow(self, edge: FlowEdge, env: Env, layout: Layout) -> list[Any]:
         """Append the equations of an edge, and all up to a stop of `layout`."""
+        return self.finish(self.cross(edge, env), layout)
+
+    def cross(self, edge: FlowEdge, env: Env) -> Place:
+        """Append the equations of an edge; the place at its end."""
         env = emit_equations(edge.equations, env)
         for var, atom in edge.definitions.items():
             env[var] = convert(read(atom, env), var.aval)
         values = {v: read(edge.value(v), env) for v in edge.target.live}
-        return self.emit_from(edge.target, {**env, **values}, layout)
+        return Place(edge.target, {**env, **values})
 
-    def emit_from(self, node: FlowNode, env: Env, layout: Layout) -> list[Any]:
-        """Append the equations from a node on."""
-        if node in layout.stops:
-            return layout.pack(node, env)
+    def finish(self, emitted: Emitted, layout: Layout) -> list[Any]:
+        """Append the equations from a place on, up to a stop of `layout`."""
+        # A loop, so that branches that follow each other need no deep recursion.
+        while isinstance(emitted, Place):
+            if emitted.node in layout.stops:
+                return layout.pack(*emitted)
+            emitted = self.emit_next(*emitted, layout)
+        return emitted
+
+    def emit_next(self, node: FlowNode, env: Env, layout: Layout) -> Emitted:
+        """Append the equations from a node to one that all ways from it pass."""
         targets = [edge.target for edge in node.edges.values()]
         if node in reachable(targets, layout.stops):
             return self.emit_loop(node, env, layout)
         return self.emit_node(node, env, layout)
 
-    def emit_node(self, node: FlowNode, env: Env, layout: Layout) -> list[Any]:
-        """Append the equations from a node on, which is not the first of a loop."""
+    def emit_node(self, node: FlowNode, env: Env, layout: Layout) -> Emitted:
+        """As `emit_next`, of a node that is not the first of a loop."""
         if node.predicate is None:
             (edge,) = node.edges.values()
-            return self.follow(edge, env, layout)
+            return self.cross(edge, env)
 
         def branch(outcome: bool, inner: Layout) -> list[Any]:
             return self.follow(node.edges[outcome], env, inner)
@@ -100,20 +122,20 @@ class Emitter:
         env: Env,
         layout: Layout,
         emit: Callable[[Layout], list[Any]],
-    ) -> list[Any]:
-        """Append what `emit(layout)` appends up to the node where all ways meet, and go on from there."""
+    ) -> Emitted:
+        """Append what `emit(layout)` appends, up to the node where all ways meet if there is one."""
         starts = [edge.target for edge in edges] or [*varying]
         join = common_postdominator(starts, layout.stops)
         if join is None:
             return emit(layout)
         variables = varying_variables(edges, varying, (join,)).get(join, [])
         inner = Layout((join,), (tuple(variables),))
-        return self.emit_from(join, {**env, **inner.unpack(emit(inner))}, layout)
+        return Place(join, {**env, **inner.unpack(emit(inner))})
 
     # Loops
 
-    def emit_loop(self, first: FlowNode, env: Env, layout: Layout) -> list[Any]:
-        """Append a loop that begins with the decision `first`, and what follows it."""
+    def emit_loop(self, first: FlowNode, env: Env, layout: Layout) -> Emitted:
+        """Append a loop that begins with the decision `first`; the place after it."""
         nodes = [
             n
             for n in reachable([first], layout.stops)
@@ -125,16 +147,14 @@ class Emitter:
         varying = varying_variables([*first.edges.values()], {}, (first, *exits))
         carry = varying.get(first, [])
         if len(leaving) == 1 and leaving[0][0] is first and first.predicate in carry:
-            return self.emit_plain_loop(first, not leaving[0][1], carry, env, layout)
+            return self.emit_plain_loop(first, not leaving[0][1], carry, env)
         stops = first, *exits
         inner = Layout(stops, tuple([tuple(varying.get(n, [])) for n in stops]))
         outs = self.emit_labelled_loop(first, inner, env)
         env = {**env, **inner.unpack(outs)}
         return self.emit_exits(outs[0], exits, inner, env, layout)
 
-    def emit_plain_loop(
-        self, first: FlowNode, stay: bool, carry: list[Var], env: Env, layout: Layout
-    ) -> list[Any]:
+    def emit_plain_loop(self, first: FlowNode, stay: bool, carry: list[Var], env: Env) -> Place:
         """A loop that only the outcome other than `stay` of its first decision ends."""
         inner = Layout((first,), (tuple(carry),))
 
@@ -147,13 +167,13 @@ class Emitter:
 
         with source_of_equations(first.source):
             outs = while_loop(condition, body, [cast_to(env[v], v.aval) for v in carry])
-        return self.follow(first.edges[not stay], {**env, **inner.unpack(outs)}, layout)
+        return self.cross(first.edges[not stay], {**env, **inner.unpack(outs)})
 
     def emit_labelled_loop(self, first: FlowNode, inner: Layout, env: Env) -> list[Any]:
         """A loop that several outcomes end; its last carry begins with the number of the exit."""
 
         def body(values: list[Any]) -> list[Any]:
-            return self.emit_node(first, {**env, **inner.unpack(values)}, inner)
+            return self.finish(self.emit_node(first, {**env, **inner.unpack(values)}, inner), inner)
 
         with source_of_equations(first.source):
             outs: list[Any] = while_loop(
@@ -163,10 +183,10 @@ class Emitter:
 
     def emit_exits(
         self, label: Any, exits: Sequence[FlowNode], inner: Layout, env: Env, layout: Layout
-    ) -> list[Any]:
+    ) -> Emitted:
         """Go on from the node that a loop has ended at."""
         if len(exits) == 1:
-            return self.emit_from(exits[0], env, layout)
+            return Place(exits[0], env)
         varying = {
             n: [*variables] for n, variables in zip(inner.stops, inner.variables, strict=True)
         }
@@ -174,10 +194,10 @@ class Emitter:
 
         def emit(found: Layout, i: int = 0) -> list[Any]:
             if i + 1 == len(exits):
-                return self.emit_from(exits[i], env, found)
+                return self.finish(Place(exits[i], env), found)
             return choose(
                 ops.eq(label, i + 1),
-                lambda on: self.emit_from(exits[i], env, found) if on else emit(found, i + 1),
+                lambda on: self.finish(Place(exits[i], env), found) if on else emit(found, i + 1),
                 None,
             )
 

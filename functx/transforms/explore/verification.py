@@ -6,6 +6,7 @@ computed, attributes of global objects. Two paths whose states differ there must
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,12 +193,15 @@ class VerifyingRun(Run):
 
 def distances(graph: FlowGraph, goal: FlowNode) -> dict[FlowNode, int]:
     """The least number of decisions from each node to `goal`, for the nodes that lead to it."""
-    found, changed = {goal: 0}, True
-    while changed:
-        changed = False
-        for node, edge in graph.all_edges():
-            if node is not None and edge.target in found:
-                steps = found[edge.target] + 1
-                if steps < found.get(node, steps + 1):
-                    found[node], changed = steps, True
+    sources: defaultdict[FlowNode, list[FlowNode]] = defaultdict(list)
+    for node, edge in graph.all_edges():
+        if node is not None:
+            sources[edge.target].append(node)
+    found, pending = {goal: 0}, deque([goal])
+    while pending:
+        target = pending.popleft()
+        for node in sources[target]:
+            if node not in found:
+                found[node] = found[target] + 1
+                pending.append(node)
     return found
