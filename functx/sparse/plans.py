@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from functx.core.backend import backend
+from functx.core.config import format_bytes
 from functx.core.errors import PatternSizeError
 from functx.core.masks import select_where
 from functx.core.program import Program
@@ -62,14 +63,16 @@ class JacobianPlan(NamedTuple):
 
     def __str__(self) -> str:
         m, n = self.shape
-        lines = [f"{self.name}: {m} x {n}, {_size(self.result_bytes)}; chosen: {self.mode}"]
-        lines.append("  mode      products   moved   held at once")
+        lines = [f"{self.name}: {m} x {n}, {format_bytes(self.result_bytes)}; chosen: {self.mode}"]
+        lines.append("  mode      products      moved  held at once")
         for each in self.candidates:
             mark = "*" if each is self.chosen else " "
             held = min(each.products, self.chunk or each.products) * each.bytes_held
             held = held if each is self.chosen else each.products * each.bytes_held
-            cost = _size(each.cost(self.result_bytes))
-            lines.append(f"{mark} {each.mode:8} {each.products:9} {cost:>9} {_size(held):>9}")
+            cost = format_bytes(each.cost(self.result_bytes))
+            lines.append(
+                f"{mark} {each.mode:8} {each.products:9} {cost:>10} {format_bytes(held):>10}"
+            )
         others = [each for each in self.candidates if each is not self.chosen]
         if others:
             best = min(others, key=lambda each: each.cost(self.result_bytes))
@@ -77,7 +80,7 @@ class JacobianPlan(NamedTuple):
             lines.append(f"  {self.mode} moves {ratio:.3g} times fewer bytes than {best.mode}")
         if self.chunk is not None:
             lines.append(
-                f"  {self.chunk} products at a time, to stay within {_size(self.memory)} of memory"
+                f"  {self.chunk} products at a time, to stay within {format_bytes(self.memory)} of memory"
             )
         return "\n".join([*lines, *[f"  {note}" for note in self.notes]])
 
@@ -152,12 +155,3 @@ class PlanJacobian(Rewrite[JacobianPlan]):
         rewrite = SparseJacobian(self.active, self.outputs, products, True)
         reverse = products.kind == "reverse"
         return self.candidate("sparse", products.count, program, reverse, rewrite)
-
-
-def _size(count: float) -> str:
-    """A number of bytes as text."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
-from statistics import median
+from statistics import median_low
 from typing import Any, NamedTuple
 
 import jax
@@ -139,6 +139,6 @@ def profile_instructions(run: Callable[[], Any], module: HloModule, runs: int) -
             if around is not None:
                 found[around] -= duration
     totals = {number: found.total() for number, found in by_run.items()}
-    middle = median(sorted(totals.values())[: 2 * ((len(totals) - 1) // 2) + 1])
+    middle = median_low(totals.values())
     chosen = next(number for number, total in totals.items() if total == middle)
     return {name: max(ns, 0) * 1e-9 / count for name, ns in by_run[chosen].items()}
