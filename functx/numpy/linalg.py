@@ -431,7 +431,7 @@ def tensorsolve(a: ArrayOrList, b: ArrayOrList, axes: Sequence[int] | None = Non
     """The tensor x with `tensordot(a, x, x.ndim) == b`; `axes` of `a` are moved to its end first."""
     a, b = operand(a), operand(b)
     if axes is not None:
-        a = shapes.moveaxis(a, tuple(axes), (aval_of(a).ndim - 1,) * len(axes))
+        a = shapes.moveaxis(a, tuple(axes), tuple(range(-len(axes), 0)))
     shape, right = aval_of(a).shape, aval_of(b).shape
     columns = shape[len(right) :]
     if shape[: len(right)] != right or prod(columns) != prod(right):

@@ -327,7 +327,8 @@ class Sinh(Inexact):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
-            return ctx.via_jax(lambda x: _over_i(lax.sin(_times_i(x))), x)
+            # sin(b + ia) = sin(b) cosh(a) + i cos(b) sinh(a), the parts of sinh(a + ib) exchanged.
+            return ctx.via_jax(lambda x: _exchange_parts(lax.sin(_exchange_parts(x))), x)
         return chlo.sinh(x)
 
 
@@ -367,8 +368,8 @@ def _times_i(x: Value) -> Value:
     return lax.complex(-lax.imag(x), lax.real(x))
 
 
-def _over_i(x: Value) -> Value:
-    return lax.complex(lax.imag(x), -lax.real(x))
+def _exchange_parts(x: Value) -> Value:
+    return lax.complex(lax.imag(x), lax.real(x))
 
 
 class Asinh(Inexact):
