@@ -361,7 +361,7 @@ class LargeProducts:
             return
         elif not contract:
             self.propagate(eqn)
-        elif any([a in self.products_within for a in eqn.inputs]):
+        elif is_dot and any([a in self.products_within for a in eqn.inputs]):
             self.sums.append(eqn)
 
     def visit_scatter(self, eqn: Equation) -> None:

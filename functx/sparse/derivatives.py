@@ -104,9 +104,10 @@ def jacobian_pattern(fun: Function, argnums: Argnums = 0) -> Function:
 
     >>> import functx, numpy
     >>> print(functx.sparse.jacobian_pattern(lambda x: x[1:] * x[:-1])(numpy.ones(4)))
-    3 x 4, 6 nonzero, 50.00% of the elements; products: 2 for columns, 2 for rows
-    |## |
-    | ##|
+    3 x 4, 6 nonzero, 50.00% of the elements; products: 2 for columns, 3 for rows
+    |##  |
+    | ## |
+    |  ##|
     """
     return analysis(fun, argnums, "jacobian_pattern", find_pattern)
 

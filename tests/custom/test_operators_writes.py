@@ -171,14 +171,20 @@ def test_jax_code_reads_and_writes_references():
     assert repr(ArrayRef(1.0)) == "ArrayRef(1.0)"
 
 
-@pytest.mark.parametrize("read", [lambda x: jnp.sin(x), lambda x: np.sin(x)])
-def test_a_reference_is_not_a_value(read):
+def test_a_reference_is_a_value_for_functx_and_none_for_jax():
     @custom_op("test::place", mutates_args={"x"})
     def place(x: Array) -> None:
-        x[...] = read(x)
+        x[...] = jnp.sin(x)
+
+    @custom_op("test::sine", mutates_args={"x"})
+    def sine(x: Array) -> None:
+        x[...] = np.sin(x)
 
     with pytest.raises(OperatorRuleError, match=r"read a mutated argument as x\[...\]"):
         place(x.copy())
+    written = x.copy()
+    sine(written)
+    numpy.testing.assert_allclose(written, numpy.sin(x), rtol=1e-6)
 
 
 def test_an_implementation_that_fails_has_changed_nothing():

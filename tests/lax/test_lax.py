@@ -270,6 +270,8 @@ OURS = [
     and function.__module__.startswith(("functx.lax", "functx.ops"))
     # Backward rules have PyTorch's names, where JAX has no such function.
     and hasattr(jax.lax, name)
+    # Loops have further arguments, for progress and memory.
+    and name not in ("fori_loop", "scan", "while_loop")
 ]
 LEFT_OUT = {"accuracy"}
 

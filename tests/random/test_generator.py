@@ -257,7 +257,7 @@ def test_run_with_a_saved_state_repeats_and_does_not_move_the_generator():
     assert random.run_with_rng_state(state, random.rand, 3).tolist() == first.tolist()
     assert random.get_state().tolist() == after
     with pytest.raises(KeyError):
-        random.run_with_rng_state(state, {}.__getitem__, "missing")
+        random.run_with_rng_state(state, lambda name: {}[name], "missing")
     assert random.get_state().tolist() == after
 
 

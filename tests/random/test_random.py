@@ -140,7 +140,12 @@ def test_distributions(name, dtype):
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_distributions_with_x64(x64, name):
     ours, theirs = keys(3)
-    same(getattr(random, name)(ours, (257,)), getattr(jax.random, name)(theirs, (257,)))
+    found, expected = getattr(random, name)(ours, (257,)), getattr(jax.random, name)(theirs, (257,))
+    if name in ("exponential", "laplace", "logistic"):
+        # log1p of doubles has two digits more than that of XLA, where logarithms are small.
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+    else:
+        same(found, expected)
 
 
 @pytest.mark.usefixtures("optimised")
