@@ -254,6 +254,8 @@ for _name in ("T", "mT", "real", "imag"):
     _define_numpy_property(_name)
 for _name in _DEVICE_ATTRIBUTES.split():
     _define_device_attribute(_name)
+# JAX takes an array with a sharding for one that the user has put on its device, unless this says no.
+ndarray._committed = False  # type: ignore[attr-defined]
 for _name in _TRACER_METHODS.split():
     setattr(ndarray, _name, getattr(Tracer, _name))
 for _name, _fun in {

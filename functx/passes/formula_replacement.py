@@ -161,7 +161,7 @@ class FormulaReplacement:
         self.index = KindIndex(self.producers)
         # 2 for the results of marking operations, 1 for sums and products of these.
         self.marks: dict[Atom, int] = {}
-        # What depends on eigenvalues: functions of matrices are recognized by their plain sums.
+        # Values that depend on eigenvalues stay: functions of matrices are recognized by their plain sums.
         spectra = [eqn for eqn in program if type(eqn.primitive) in (ops.Eigh, ops.Svd)]
         outputs = [v for eqn in spectra for v in eqn.outputs]
         self.of_spectra = dependents_of(outputs, program) if spectra else set()

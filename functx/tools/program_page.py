@@ -21,7 +21,7 @@ MAX_EQUATIONS = 4000
 
 @dataclass(frozen=True)
 class FunctionPage(HtmlResult):
-    """What `functx.tools` finds out about a function, as one page; `save(path)` writes it."""
+    """A page with the program, passes, costs and memory of a function; `save(path)` writes it."""
 
     program: Program
     passes: PassTable

@@ -7,7 +7,7 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
-from functx.core.errors import InAxesError, ValueRangeError
+from functx.core.errors import GradientError, InAxesError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import is_complex
 from functx.core.typing import ArrayLike, Function, PyTree, Value
@@ -72,7 +72,7 @@ def per_example_norms(
     gradients = _gradients(loss, "per_example_norms", argnums, in_axes, as_batches)
 
     def norms(*args: PyTree, **kwargs: PyTree) -> Value:
-        return _norms(tree.leaves(gradients(*args, **kwargs)))
+        return _norms("per_example_norms", tree.leaves(gradients(*args, **kwargs)))
 
     return wrap_transform(norms, loss, "per_example_norms")
 
@@ -111,7 +111,7 @@ def clipped_sum(
 
     def clipped(*args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves, structure = tree.flatten(gradients(*args, **kwargs))
-        norms = _norms(leaves)
+        norms = _norms("clipped_sum", leaves)
         limit = ops.convert_element_type(max_norm, norms.dtype)
         scales = ops.select(ops.le(norms, limit), 1.0, ops.div(limit, norms))
         total = tree.unflatten(structure, [_weighted_sum(scales, x) for x in leaves])
@@ -175,9 +175,11 @@ def _batch_of_one(examples: PyTree, axis: int | None) -> PyTree:
     return tree.map(with_axis, examples)
 
 
-def _norms(gradients: list[Value]) -> Value:
+def _norms(caller: str, gradients: list[Value]) -> Value:
     """The 2-norm of all leaves together at each index of their first axis."""
     squares = [_sums_of_squares(x) for x in gradients if x is not None]
+    if not squares:
+        raise GradientError(f"{caller}: the arguments at argnums must hold arrays; got none")
     total = squares[0]
     for square in squares[1:]:
         total = ops.add(total, square)

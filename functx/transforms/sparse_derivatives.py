@@ -142,7 +142,7 @@ class SparseJacobian(Rewrite[Program]):
         """The Jacobian of each output by each input, from the products."""
         reverse = self.products.kind == "reverse"
         places, pattern = self.products.places().astype(np.int32), self.products.pattern
-        # One that holds the elements of all products exactly.
+        # A dtype that holds the elements of all products exactly.
         wide = promote_types(tuple([(x.dtype, False) for x in products])) if products else None
         dtype = None if wide is None else wide[0]
         parts = [

@@ -32,6 +32,4 @@ def said():
 @pytest.mark.parametrize("name", CHECKS)
 def test_on_eight_devices(name, said):
     text, _ = said[name]
-    if text and name == "numbers_on_the_host_move_to_the_device_of_a_captured_walk":
-        pytest.xfail("a number on the first host device is not moved to the devices of the walk")
     assert not text, text

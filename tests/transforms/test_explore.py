@@ -367,10 +367,12 @@ def test_an_explored_function_has_the_values_of_a_plain_run(f):
         assert numpy.allclose(got, expected, rtol=1e-4, atol=1e-4), x
 
 
-@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+# Programs that take long, of kinds that others have.
+LONG = (middle, ten_ifs, hidden_iterator, any_all, triangle, adaptive, helper, fibonacci)
+
+
+@pytest.mark.parametrize("f", [f for f in PROGRAMS if f not in LONG], ids=lambda f: f.__name__)
 def test_derivatives_and_batches_of_an_explored_function_are_those_of_plain_runs(f):
-    if f in (middle, ten_ifs, hidden_iterator, any_all, triangle, adaptive, helper, fibonacci):
-        pytest.skip("kinds of programs that others have, and that take long")
     points = [x for x in POINTS if x not in (0.0, 1.0, -1.0)]
     loss, step = total(f), 1e-6
     batched = make_ir(vmap(loss, explore=True))(numpy.array(points, "float32"))

@@ -6,7 +6,7 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx import lax
-from functx.errors import InAxesError, ValueRangeError
+from functx.errors import GradientError, InAxesError, ValueRangeError
 from functx.passes.reassociation import ReassociateContractions
 from functx.testing.reference import interpret_in_numpy
 
@@ -108,3 +108,7 @@ def test_axes_are_checked_and_mistakes_named():
         functx.per_example_grad(loss, in_axes=(None, [0]), as_batches=True)(np.ones(2), [np.eye(2)])
     with pytest.raises(ValueRangeError, match="max_norm must be no negative number; got -1"):
         functx.clipped_sum(loss, -1.0)
+    with pytest.raises(
+        GradientError, match="per_example_norms: the arguments at argnums must hold"
+    ):
+        functx.per_example_norms(lambda none, x: x.sum())((), np.eye(2))

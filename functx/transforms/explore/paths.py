@@ -142,7 +142,7 @@ class Segment:
 
 
 class Findings:
-    """What explorations have found out about the variables and decisions of the function.
+    """Facts about the variables and decisions of a function that its explorations share.
 
     `types` are those of numbers that become values of the program, `constants` the numbers that cannot.
     Paths do not merge at the positions `unmerged`. `written` are the captured arrays that some
