@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
-from PIL import Image
+
+with suppress(ImportError):  # tests of the documents import this file without them
+    import matplotlib
+    import matplotlib.pyplot as plt
+    from PIL import Image
 
 HERE = Path(__file__).parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
