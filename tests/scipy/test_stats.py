@@ -318,3 +318,14 @@ def test_the_logarithm_of_nearly_the_whole_of_a_truncated_normal_keeps_its_digit
     np.testing.assert_allclose(
         found, reference.truncnorm.logcdf(z.astype(float), 10, 20), rtol=1e-3
     )
+
+
+def test_the_logarithm_of_a_density_is_nan_exactly_where_the_scale_is_not_positive():
+    names = "norm", "cauchy", "laplace", "uniform", "expon"
+    x, scale = np.meshgrid([-math.inf, -1, 0.5, math.inf], [-math.inf, -1, 0, 2, math.inf, math.nan])
+    found = fx.jit(lambda *args: [getattr(ours, n).logpdf(*args) for n in names])(x, 0.5, scale)
+    with np.errstate(all="ignore"):
+        expected = [getattr(reference, n).logpdf(x, 0.5, scale) for n in names]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    derivatives = fx.grad(ours.norm.logpdf, (0, 1, 2))(math.inf, 0.5, 2.0)
+    np.testing.assert_array_equal(derivatives, [-math.inf, math.inf, math.inf])

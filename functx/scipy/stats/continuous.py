@@ -25,6 +25,7 @@ class NormalDistribution(SymmetricDistribution):
     """
 
     name = "norm"
+    formulas_at_infinity = ("logpdf",)
 
     def logpdf(self, z: Value) -> Value:
         return (square(z) + LOG_TWO_PI) / -2

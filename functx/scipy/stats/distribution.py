@@ -113,6 +113,8 @@ class ContinuousDistribution(Distribution):
 
     low: ClassVar[float] = -INF
     high: ClassVar[float] = INF
+    formulas_at_infinity: ClassVar[tuple[str, ...]] = ()
+    """The functions whose formulas hold at infinite values too, with their derivatives."""
 
     @rule
     def support(self, *shapes: Value) -> tuple[Value | float, Value | float]:
@@ -150,30 +152,34 @@ class ContinuousDistribution(Distribution):
     def evaluate(self, function: str, x: Value, *args: Value) -> Value:
         shapes, location = args[: len(self.shapes)], args[len(self.shapes) :]
         loc, scale = location or (0.0, 1.0)
-        conditions = [self.is_valid(*shapes), scale > 0]
+        conditions = [self.is_valid(*shapes)]
+        if function != "logpdf":
+            # The logarithm of the scale, the last term of `logpdf`, says the same.
+            conditions.append(scale > 0)
         if function in QUANTILES:
             out = getattr(self, function)(x, *shapes) * scale + loc
             conditions += [x >= 0, x <= 1]
         else:
             z = (x - loc) / scale if location else x
             out = self.evaluate_in_support(function, z, shapes, scale)
-        return where(all_of(conditions), out, math.nan)
+        is_valid = all_of(conditions)
+        return out if is_valid is True else where(is_valid, out, math.nan)
 
     def evaluate_in_support(
         self, function: str, z: Value, shapes: Values, scale: Value | float
     ) -> Value:
         """The function of z, with its limits outside of the support."""
-        if function in ("pdf", "logpdf"):
-            out = self.logpdf(z, *shapes)
-            out = self.density(out, z, *shapes) / scale if function == "pdf" else out - log(scale)
+        if function == "pdf":
+            out = self.density(self.logpdf(z, *shapes), z, *shapes) / scale
         else:
             out = getattr(self, function)(z, *shapes)
-        low, high = self.support(*shapes)
-        below, above = OUTSIDE[function]
-        # The formulas need not hold at infinity.
-        is_below = z == -INF if isinstance(low, float) and low == -INF else z < low
-        is_above = z == INF if isinstance(high, float) and high == INF else z > high
-        return where(is_above, above, where(is_below, below, out))
+        if function not in self.formulas_at_infinity:
+            low, high = self.support(*shapes)
+            below, above = OUTSIDE[function]
+            is_below = z == -INF if isinstance(low, float) and low == -INF else z < low
+            is_above = z == INF if isinstance(high, float) and high == INF else z > high
+            out = where(is_above, above, where(is_below, below, out))
+        return out - log(scale) if function == "logpdf" else out
 
 
 class SymmetricDistribution(ContinuousDistribution):
