@@ -322,7 +322,9 @@ def test_the_logarithm_of_nearly_the_whole_of_a_truncated_normal_keeps_its_digit
 
 def test_the_logarithm_of_a_density_is_nan_exactly_where_the_scale_is_not_positive():
     names = "norm", "cauchy", "laplace", "uniform", "expon"
-    x, scale = np.meshgrid([-math.inf, -1, 0.5, math.inf], [-math.inf, -1, 0, 2, math.inf, math.nan])
+    x, scale = np.meshgrid(
+        [-math.inf, -1, 0.5, math.inf], [-math.inf, -1, 0, 2, math.inf, math.nan]
+    )
     found = fx.jit(lambda *args: [getattr(ours, n).logpdf(*args) for n in names])(x, 0.5, scale)
     with np.errstate(all="ignore"):
         expected = [getattr(reference, n).logpdf(x, 0.5, scale) for n in names]
