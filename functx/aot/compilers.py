@@ -18,7 +18,7 @@ from functx.core.program import Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.core.tracer import aval_of
 from functx.core.types import x64_enabled
-from functx.lowering.arguments import check_usable
+from functx.lowering.argument_checks import check_usable
 from functx.lowering.execution import find_executable
 from functx.lowering.jax_bridge import call_reraising_callback_errors
 

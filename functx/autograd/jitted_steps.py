@@ -40,7 +40,7 @@ from functx.transforms.argument_names import argument_names, function_name
 from functx.transforms.tracing_api import FlatFunction
 
 if TYPE_CHECKING:
-    from functx.lowering.jit import JittedFunction
+    from functx.lowering.jitted_function import JittedFunction
 
 STEPS_OF_A_KEY = 8
 """How many steps are kept of calls that differ only in what they find of Variables."""

@@ -36,7 +36,7 @@ from functx.export.files import (
     save_archive,
 )
 from functx.export.signature import Signature
-from functx.lowering.jit import is_outermost
+from functx.lowering.jitted_function import is_outermost
 from functx.lowering.portable import portable_text
 from functx.transforms.aliasing import (
     copy_transform_results,

@@ -32,7 +32,7 @@ from functx.core.tracer import (
 )
 from functx.core.types import ShapedArray, real_dtype, x64_enabled
 from functx.core.typing import ArrayLike, Avals, Function, NumPyArray, Value, Values
-from functx.lowering.arguments import check_usable
+from functx.lowering.argument_checks import check_usable
 from functx.lowering.functx_call import jit_program
 from functx.lowering.jax_bridge import call_reraising_callback_errors, jax_is_tracing, run_callback
 from functx.lowering.recompilation import code_of_program, record_compilation

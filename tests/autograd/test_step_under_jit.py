@@ -35,7 +35,7 @@ from functx.core.errors import (
     LostDerivativeError,
     RecompilationWarning,
 )
-from functx.lowering.jit import JittedFunction
+from functx.lowering.jitted_function import JittedFunction
 
 X = onp.array([1.0, -2.0, 0.5], "float32")
 
