@@ -46,10 +46,41 @@ def without_comments(text):
     return re.sub(r" *#.*", "", text).strip()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_links_of_a_page_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+def without_code(text):
+    return re.sub(r"^ *```.*?^ *```|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page):
+    """The fragments to which both MkDocs and GitHub lead: ids, and names made of headings."""
+    text = page.read_text()
+    found = set(re.findall(r'<a id="([^"]*)">', text))
+    for heading in re.findall(r"^#+ (.*)$", re.sub(r"(?ms)^```.*?^```", "", text), re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        words = re.sub(r"[^\w\s-]", "", plain).strip().lower()
+        mkdocs, github = re.sub(r"[-\s]+", "-", words), words.replace(" ", "-")
+        if mkdocs == github and words.isascii():
+            found.add(mkdocs)
+    return found
+
+
+def test_links_and_pictures_lead_to_files_and_to_headings_that_exist():
+    """One broken link of a page to a heading that was renamed would otherwise be found by a reader."""
+    pages = {*PAGES, *(ROOT / "docs" / "reference").glob("*.md")}
+    known, dead = {page: anchors(page) for page in pages}, []
+    for page in sorted(pages):
+        links = re.findall(r"\]\(([^)\s]*)\)", without_code(page.read_text()))
+        for path, _, anchor in (link.partition("#") for link in links if "://" not in link):
+            target = (page.parent / path).resolve() if path else page
+            if not target.exists() or (anchor and anchor not in known.get(target, ())):
+                dead.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
+    assert not dead
+
+
+def test_the_navigation_of_the_site_has_each_page_once():
+    listed = re.findall(r"^ +- (\S+\.md)$", (ROOT / ".ci" / "mkdocs.yml").read_text(), re.MULTILINE)
+    docs = ROOT / "docs"
+    pages = [str(p.relative_to(docs)) for p in docs.rglob("*.md") if p.parent.name != "decisions"]
+    assert sorted(listed) == sorted(pages)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -97,6 +97,54 @@ def probabilistic_programming(s: dict[str, Any], axes: Any) -> None:
     axes[1].set(title="posterior of two weights")
 
 
+def meta_learning(s: dict[str, Any], axes: Any) -> None:
+    x = np.linspace(-3, 3, 80, dtype="float32")[:, None]
+    for i, ax in enumerate(axes):
+        seen = [part[i] for part in s["seen"]]
+        adapted = s["adapt"](s["params"], *seen)
+        ax.plot(x, s["network"](s["params"], x), "C0:", label="learned")
+        ax.plot(x, s["network"](adapted, x), "C0", label="adapted")
+        ax.plot(*seen, "ko", label="seen")
+        ax.plot(*(part[i] for part in s["other"]), "C3.", label="not seen")
+        ax.set(title=f"new task {i + 1}")
+    axes[0].legend(fontsize=7)
+
+
+def neural_odes(s: dict[str, Any], axes: Any) -> None:
+    found = s["odeint"](s["field"], s["begin"], s["times"], s["params"])
+    axes[0].plot(*np.asarray(found).T, label="network")
+    axes[0].plot(*np.asarray(s["observed"]).T, "k.", label="observed")
+    axes[0].set(title="trajectory", aspect="equal")
+    axes[0].legend(fontsize=7)
+    y = np.stack(np.meshgrid(*[np.linspace(-1.5, 1.5, 12)] * 2), -1)
+    axes[1].quiver(*np.moveaxis(y, -1, 0), *np.moveaxis(s["field"](y, 0.0, s["params"]), -1, 0))
+    axes[1].set(title="learned field", aspect="equal")
+
+
+def gaussian_processes(s: dict[str, Any], axes: Any) -> None:
+    mean, spread = np.asarray(s["mean"]), np.asarray(s["spread"])
+    axes[0].fill_between(s["at"], mean - 2 * spread, mean + 2 * spread, alpha=0.3)
+    axes[0].plot(s["at"], mean, label="mean")
+    axes[0].plot(s["x"], s["y"], "k.", label="data")
+    axes[0].set(title="posterior, two standard deviations")
+    axes[0].legend(fontsize=7)
+    axes[1].plot(s["at"], s["slope"], label="slope of the mean")
+    axes[1].plot(s["at"], 2 * np.cos(2 * s["at"]), "k:", label="true slope")
+    axes[1].set(title="its derivative")
+    axes[1].legend(fontsize=7, loc="lower right")
+
+
+def graph_networks(s: dict[str, Any], axes: Any) -> None:
+    x = s["batch"][50]
+    axes[0].plot(*x.T, "ko", markersize=4)
+    for name, color, width in (("true", "0.7", 0.014), ("found", "C1", 0.006)):
+        axes[0].quiver(*x.T, *s[name][0].T, scale=20, color=color, width=width, label=name)
+    axes[0].set(title="forces on a new graph", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5))
+    axes[0].legend(fontsize=7)
+    axes[1].semilogy(s["losses"])
+    axes[1].set(xlabel="step", title="mean squared error")
+
+
 def sequence_models(s: dict[str, Any], axes: Any) -> None:
     image, state, shares = s["images"][1], np.zeros(20), []
     for row in image:
