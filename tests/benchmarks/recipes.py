@@ -149,7 +149,9 @@ def in_jax(code: str, replacements: str) -> str:
                 module = importlib.import_module(statement.module or "")
                 statement.names = [x for x in statement.names if hasattr(module, x.name)]
                 kept.append(statement)
-        elif isinstance(statement, ast.Import) or (isinstance(statement, ast.FunctionDef) and statement.name not in replaced):
+        elif isinstance(statement, ast.Import) or (
+            isinstance(statement, ast.FunctionDef) and statement.name not in replaced
+        ):
             kept.append(statement)
     return "\n".join(map(ast.unparse, kept)) + replacements
 
