@@ -25,12 +25,13 @@ from functx.autograd.nodes import (
     OperationSplit,
     Pullback,
     SavedValue,
+    free_saved,
     freed_error,
     operands_read,
     outside_node_error,
 )
 from functx.autograd.operations import record_outputs
-from functx.autograd.recorded import Recorded, step_traces
+from functx.autograd.recorded import Recorded, running_step, step_traces
 from functx.autograd.recorded_operations import Operation, operation_of
 from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.saved import PackedValue
@@ -317,8 +318,8 @@ class Walk:
                 x if type(x) is Recorded and self.has_recorded_values else self.unpack(node, x)
             )
         outs = self.apply(pullback, cotangents)
-        if not self.retain_graph and saved:
-            node.saved = node.operands = None
+        if not self.retain_graph:
+            free_saved(node)
         count = len(split.active_positions)
         masks: list[Any] = [None] * count
         if len(outs) > count:
@@ -567,28 +568,35 @@ def add_to_grad(
 ) -> None:
     """Adds a new Variable to `.grad`: into the same object, but for a differentiable walk.
 
-    `total` is the sum, if it is known. Walks in several threads may do so at the same time.
+    `total` is the sum, if it is known. Walks in several threads may do so at the same time, and wait
+    for a step under `jit` of another thread that has `x`.
     """
-    with x._lock or x.lock:
-        before = x.read_grad()
-        if before is None:
-            if gradient._edge is not None or gradient._dual is not None:
-                edge = gradient._edge if create_graph else None
-                gradient = make_variable(gradient._recorded, edge)
-            x._grad = gradient
-        elif create_graph:
-            x._grad = record_outputs(_add, (before, gradient))[0]
-        else:
-            if not current_modes().inference:
-                before._check_not_inference("backward", "be added to outside")
-            # Gradients of several leaves may be views of one array.
-            with before.lock:
-                recorded = before.read()
-                if total is not None and total.before is recorded:
-                    value = total.value
-                else:
-                    value = record(_add, (recorded, gradient.read()))
-                before.write(make_variable(value, None))
+    numbers = (id(x),) if x._grad is None else (id(x), id(x._grad))
+    is_outside = running_step.begin_adding(numbers)
+    try:
+        with x._lock or x.lock:
+            before = x.read_grad()
+            if before is None:
+                if gradient._edge is not None or gradient._dual is not None:
+                    edge = gradient._edge if create_graph else None
+                    gradient = make_variable(gradient._recorded, edge)
+                x._grad = gradient
+            elif create_graph:
+                x._grad = record_outputs(_add, (before, gradient))[0]
+            else:
+                if not current_modes().inference:
+                    before._check_not_inference("backward", "be added to outside")
+                # Gradients of several leaves may be views of one array.
+                with before.lock:
+                    recorded = before.read()
+                    if total is not None and total.before is recorded:
+                        value = total.value
+                    else:
+                        value = record(_add, (recorded, gradient.read()))
+                    before.write(make_variable(value, None))
+    finally:
+        if is_outside:
+            running_step.end_adding(numbers)
 
 
 def visiting_order(roots: Sequence[Node]) -> tuple[list[Node], set[Node]]:

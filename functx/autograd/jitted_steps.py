@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import nullcontext
 from contextvars import copy_context
 from sys import getrefcount
 from threading import RLock
@@ -17,7 +18,14 @@ from functx.autograd.engine import running_walk
 from functx.autograd.hooks import dead_reference
 from functx.autograd.modes import current_modes
 from functx.autograd.nodes import operand_watch, saving_hooks
-from functx.autograd.recorded import Failure, Recorded, constant, ownership, step_traces
+from functx.autograd.recorded import (
+    Failure,
+    Recorded,
+    constant,
+    ownership,
+    running_step,
+    step_traces,
+)
 from functx.autograd.recording import calls_python
 from functx.autograd.step_trace import StepEnd, StepTrace, TracedStep, hook_keys_of
 from functx.autograd.variable import Variable, make_variable, open_level
@@ -136,10 +144,11 @@ class JittedSteps:
                 return call_uncompiled(fun, leaves, in_tree)
             if step.traced.has_walk:
                 check_arguments(fun, leaves)
-            if step.executable is not None:
-                return step.run(leaves, found)
-            with self.function.tracing():
-                return step.run(leaves, found)
+            with nullcontext() if step.executable is not None else self.function.tracing():
+                results = step.run(leaves, found)
+            if results is not None:
+                return tree.unflatten(step.out_tree, results)
+            return self(fun, leaves, in_tree, avals, key, may_be_node)
 
 
 class UnrepeatableStep(NamedTuple):
@@ -294,14 +303,20 @@ class JittedStep:
             if x is None:
                 return None
             found[i] = x
-        for i, number in self.reads_grads:
-            if found[i]._grad is not (None if number is None else found[number]):
-                return None
+        if not self.has_grads(found):
+            return None
         if self.finds_grads and len({id(x) for x in found}) < len(found):
             return None
         if not all([guard.is_same_view(found, found[i]) for i, guard in self.others]):
             return None
         return found if self.places.hold(fun, found) else None
+
+    def has_grads(self, found: Sequence[Variable]) -> bool:
+        """Whether `.grad` of the Variables, as far as the step reads it, is what it was when traced."""
+        for i, number in self.reads_grads:
+            if found[i]._grad is not (None if number is None else found[number]):
+                return False
+        return True
 
     def shares_memory(self, leaves: Sequence[Any], found: Sequence[Variable]) -> bool:
         """Whether an argument shares memory that the step writes to with another array of it."""
@@ -318,12 +333,22 @@ class JittedStep:
                 return True
         return bool(traced.written) and bool(shared_buffers(leaves))
 
-    def run(self, leaves: Sequence[Any], found: Sequence[Variable]) -> PyTree:
-        """Runs the step, and changes the Variables."""
-        if self.traced.is_wide and not x64_enabled():
+    def run(self, leaves: Sequence[Any], found: Sequence[Variable]) -> list[Variable] | None:
+        """Runs the step, and changes the Variables.
+
+        None, and no change, if a walk of another thread has meanwhile made a `.grad`.
+        """
+        running_step.begin(lambda number: number in map(id, found))
+        try:
             # The types are known: 64-bit values stay so where the switch is off by now.
-            with jax.enable_x64(True):
-                return self.run(leaves, found)
+            is_switched = self.traced.is_wide and not x64_enabled()
+            with jax.enable_x64(True) if is_switched else nullcontext():
+                return self.run_here(leaves, found) if self.has_grads(found) else None
+        finally:
+            running_step.end()
+
+    def run_here(self, leaves: Sequence[Any], found: Sequence[Variable]) -> list[Variable]:
+        """As `run`, while other threads add to none of the gradients."""
         traced = self.traced
         if (watch := operand_watch.get()) is not None:
             watch(found)
@@ -359,7 +384,7 @@ class JittedStep:
                 if isinstance(leaves[i], (np.ndarray, Variable))
             }
             write_back_arguments(leaves, written)
-        return tree.unflatten(self.out_tree, returned)
+        return returned
 
     def operands(
         self, arguments: Sequence[Any], owners: Sequence[Recorded], constants: Sequence[Any]

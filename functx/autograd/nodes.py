@@ -244,6 +244,13 @@ class OperationNode(Node):
         return tuple([SavedTensor(self, k) for k in range(len(self.saved))])
 
 
+def free_saved(node: Any) -> None:
+    """Frees the values that a node saved. One that saved numbers of the program alone can run again."""
+    saved = node.saved
+    if saved and any([type(x) is not Literal for x in saved]):
+        node.saved = node.operands = None
+
+
 def freed_error(label: str) -> FreedValueError:
     return FreedValueError(
         f"backward: the values that the gradient of `{label}` needs were freed by the walk "

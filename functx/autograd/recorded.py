@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import Lock
+from collections.abc import Callable, Sequence
+from threading import Lock, get_ident
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -102,6 +103,54 @@ def capture_in_step(x: Variable) -> None:
     if trace is not None and x._recorded.recording is not trace:
         trace.capture_variable(x)
 
+
+class RunningStep:
+    """The step under `jit` that a thread traces or runs, one at a time, and gradients that others add up.
+
+    `thread` is the thread of the step, and `holds(id(x))` says whether it has the Variable `x`. `adding`
+    are the numbers (`id`) of the leaves, and of their gradients, that walks outside steps add to now.
+    Neither side needs a lock: each announces itself, then looks for the other.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.holds: Callable[[int], bool] = bool
+        self.adding: list[int] = []
+
+    def begin(self, holds: Callable[[int], bool]) -> None:
+        """Begins a step of this thread, once no other thread adds to its gradients."""
+        self.holds, self.thread = holds, get_ident()
+        self.await_others(holds)
+
+    def await_others(self, holds: Callable[[int], bool]) -> None:
+        """Waits until no other thread adds to a gradient that the step holds."""
+        while self.adding and any(map(holds, [*self.adding])):
+            sleep(_PAUSE)
+
+    def end(self) -> None:
+        """Ends the step."""
+        self.thread, self.holds = None, bool
+
+    def begin_adding(self, numbers: Sequence[int]) -> bool:
+        """Begins to add to gradients, after a step of another thread that has one; False inside a step."""
+        if self.thread is not None and self.thread == get_ident():
+            return False
+        self.adding += numbers
+        while self.thread is not None and any(map(self.holds, numbers)):
+            self.end_adding(numbers)
+            sleep(_PAUSE)
+            self.adding += numbers
+        return True
+
+    def end_adding(self, numbers: Sequence[int]) -> None:
+        """Ends what `begin_adding` has begun."""
+        for number in numbers:
+            self.adding.remove(number)
+
+
+_PAUSE = 0.0005
+"""The seconds between two looks of a thread that waits."""
+running_step = RunningStep()
 
 ownership = Lock()
 """Guards which values are private, and which of them a recording may reuse."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from functx.autograd.hooks import Hooks
 from functx.autograd.nodes import next_node_number
-from functx.autograd.recorded import Operand, Recorded, step_traces
+from functx.autograd.recorded import Operand, Recorded, running_step, step_traces
 from functx.autograd.recorded_operations import Operation, is_wide
 from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.traced_recording import TracedRecording
@@ -282,6 +282,7 @@ class StepTrace(TracedRecording):
         continue_recording(self)
         step_traces.count += 1
         token = state_table.set(self.generators)
+        running_step.begin(self.positions.__contains__)
         try:
             yield
         finally:
@@ -291,6 +292,7 @@ class StepTrace(TracedRecording):
             self.is_open = False
             for state in reversed(self.states):
                 state.restore()
+            running_step.end()
             self.states, self.arguments = [], []
 
     def add_argument(self, aval: ShapedArray) -> Variable:
@@ -326,8 +328,9 @@ class StepTrace(TracedRecording):
 
     def capture_variable(self, x: Variable, grad_of: int | None = None) -> None:
         """Gives a captured Variable a traced value."""
-        state = VariableState(x, grad_of)
         self.positions[id(x)] = len(self.states)
+        running_step.await_others(self.positions.__contains__)
+        state = VariableState(x, grad_of)
         self.states.append(state)
         x._retains_grad = False
         if x._view is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeGuard
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ from functx.core.tracer import (
     copy_as_ndarray,
     current_builder,
     filled_ndarray,
+    is_variable,
     literal_of,
     ndarray,
 )
@@ -272,18 +273,32 @@ def full_like(
     *,
     device: object = None,
 ) -> Value:
-    """An array with the shape and dtype of `a`, unless given, filled with `fill_value`."""
+    """An array with the shape and dtype of `a`, unless given, filled with `fill_value`.
+
+    For a Variable it is a Variable, without history.
+    """
     a = asarray(a) if isinstance(a, (list, tuple)) else a
     aval = abstractify(a)
     target_shape = aval.shape if shape is None else canonical_shape(shape)
     target_dtype = aval.dtype if dtype is None else canonical_dtype(dtype)
     if type(fill_value) in PYTHON_SCALARS:
         weak = dtype is None and aval.weak_type
-        value = literal(_cast_number(fill_value, target_dtype), target_dtype).value
-        result = _matching_array_type(a, lambda: _full(target_shape, value, target_dtype, weak))
+        number = literal(_cast_number(fill_value, target_dtype), target_dtype)
+        if is_recording(a):
+            result = a.record(ops.Full(target_shape), (number,))
+        else:
+            result = _matching_array_type(
+                a, lambda: _full(target_shape, number.value, target_dtype, weak)
+            )
     else:
-        result = copy_array(broadcast_to(asarray(fill_value, target_dtype), target_shape))
+        filled = broadcast_to(asarray(fill_value, target_dtype), target_shape)
+        result = a.record(ops.Copy(), (filled,)) if is_recording(a) else copy_array(filled)
     return on_device(result, device)
+
+
+def is_recording(x: object) -> TypeGuard[Any]:
+    """Whether operations on `x` are recorded: a Variable outside transforms."""
+    return is_variable(x) and current_builder.get() is None
 
 
 def _matching_array_type(like: ArrayOrList, make: Callable[[], Value]) -> Value:

@@ -59,6 +59,15 @@ def test_a_write_to_an_array_without_history_does_not_drop_a_derivative(write):
                 write(make([1.0, 2.0], "float32"), dual)
 
 
+def test_an_array_like_a_variable_is_one_that_can_be_written_to():
+    w = Variable([1.0, 2.0], requires_grad=True)
+    for like, value in ((np.zeros_like(w), 0), (np.full_like(w, 3), 3), (np.full_like(w, [4, 4]), 4)):
+        assert not like.requires_grad and like.dtype == w.dtype
+        like += w
+        assert like.requires_grad and like.tolist() == [1.0 + value, 2.0 + value]
+    assert type(np.zeros_like(onp.ones(2))) is not Variable
+
+
 def test_functions_of_numpy_give_gradients_like_those_of_functx():
     v = leaf(1.0, 2.0)
     cases = {

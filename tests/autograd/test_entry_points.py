@@ -146,6 +146,14 @@ def test_walks_go_on_from_values_that_an_earlier_walk_did_not_pass():
     assert float(grad(slope, x)[0]) == 12
 
 
+def test_a_node_that_saved_numbers_of_the_program_alone_runs_again():
+    x = leaf([1.0, 2.0, 3.0])
+    y = (x[1:] * 3).sum()
+    y.backward()
+    y.backward()
+    assert x.grad.tolist() == [0.0, 6.0, 6.0]
+
+
 def test_edges_are_inputs_of_grad():
     x = leaf(3.0)
     y = x * x

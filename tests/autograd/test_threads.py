@@ -409,3 +409,25 @@ def test_threads_that_need_the_version_counter_of_a_leaf_at_once_get_one(monkeyp
     monkeypatch.setattr(sys.modules[Variable.__module__], "VersionCounter", Slow)
     x = leaf(2.0)
     assert len({*in_threads(lambda _: x.version_counter)}) == 1
+
+
+def test_walks_of_another_thread_add_to_gradients_beside_a_step_under_jit():
+    w, count = leaf(1.0, 2.0), 25
+
+    @functx.jit
+    def step(x):
+        (w * x).sum().backward()
+
+    def walk(*_):
+        for _ in range(count):
+            (w * 2).sum().backward()
+
+    def call(*_):
+        for _ in range(count):
+            step(onp.ones(2, "float32"))
+
+    for before in (None, Variable([0.0, 0.0])):
+        w.grad = before
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda work: work(), (walk, call)))
+        assert w.grad.tolist() == [3.0 * count] * 2

@@ -20,7 +20,7 @@ from functx.autograd.compiled.graphs import WalkGraph, hook_counts
 from functx.autograd.compiled.stages import Stages, read_slots
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.hooks import registrations
-from functx.autograd.nodes import SavedValue
+from functx.autograd.nodes import SavedValue, free_saved
 from functx.autograd.variable import Variable, as_variable
 from functx.autograd.views import VersionCounter, changed_versions
 from functx.core.errors import CapturedWalkError, WalkResultError, type_name
@@ -103,9 +103,7 @@ class WalkRun:
         if self.walk.retain_graph:
             return
         while self.unfreed and self.unfreed[-1] < position:
-            node: Any = self.nodes[self.unfreed.pop()]
-            if node.saved:
-                node.saved = node.operands = None
+            free_saved(self.nodes[self.unfreed.pop()])
 
     def free_all(self) -> None:
         """Frees what all nodes saved, unless the graph is kept."""
