@@ -55,6 +55,7 @@ from functx.numpy.promotion import (
     promoted_dtype,
 )
 from functx.ops.operands import PYTHON_SCALARS, as_int, canonical_axis, canonical_shape, literal
+from functx.ops.views import Copy
 
 __all__ = [
     "arange",
@@ -292,7 +293,7 @@ def full_like(
             )
     else:
         filled = broadcast_to(asarray(fill_value, target_dtype), target_shape)
-        result = a.record(ops.Copy(), (filled,)) if is_recording(a) else copy_array(filled)
+        result = a.record(Copy(), (filled,)) if is_recording(a) else copy_array(filled)
     return on_device(result, device)
 
 
