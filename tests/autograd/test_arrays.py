@@ -61,7 +61,11 @@ def test_a_write_to_an_array_without_history_does_not_drop_a_derivative(write):
 
 def test_an_array_like_a_variable_is_one_that_can_be_written_to():
     w = Variable([1.0, 2.0], requires_grad=True)
-    for like, value in ((np.zeros_like(w), 0), (np.full_like(w, 3), 3), (np.full_like(w, [4, 4]), 4)):
+    for like, value in (
+        (np.zeros_like(w), 0),
+        (np.full_like(w, 3), 3),
+        (np.full_like(w, [4, 4]), 4),
+    ):
         assert not like.requires_grad and like.dtype == w.dtype
         like += w
         assert like.requires_grad and like.tolist() == [1.0 + value, 2.0 + value]
