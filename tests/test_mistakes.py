@@ -365,7 +365,7 @@ MISTAKES = {
     ),
     "a part from a traced place on": (
         lambda: jit(lambda x, i: x[i : i + 2])(X, 1),
-        "ConcretizationError",
+        "SliceBoundError",
         ["dynamic_slice_in_dim", "x[start + functx.numpy.arange(length)]"],
         lambda: jit(lambda x, i: (lax.dynamic_slice_in_dim(x, i, 2), x[i + np.arange(2)]))(X, 1),
     ),

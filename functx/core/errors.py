@@ -278,6 +278,14 @@ class ConcretizationError(FunctxError, TypeError, RuntimeError):
     """
 
 
+class SliceBoundError(ConcretizationError, IndexError):
+    """A bound of a slice is traced, so that the length of the part is not known.
+
+    Smallest failing code: `functx.jit(lambda x, i: x[i : i + 2])(x, 1)`.
+    Cure: `functx.lax.dynamic_slice_in_dim(x, i, 2)`, or `x[i + functx.numpy.arange(2)]`.
+    """
+
+
 class WrapperConversionError(ConcretizationError):
     """An array made of arrays is converted to a Python value, to an array of NumPy or to a Variable.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import concretize
-from functx.core.errors import ConcretizationError, IndexingError, type_name
+from functx.core.errors import ConcretizationError, IndexingError, SliceBoundError, type_name
 from functx.core.tracer import Tracer, as_numpy_array, aval_of
 from functx.core.types import Shape, kind
 from functx.core.typing import ArrayLike, Index, NumPyArray, Value
@@ -173,7 +173,11 @@ def _slice_index(item: slice, axis: int, size: int) -> SliceIndex:
             "A slice has a length known while tracing: use functx.lax.dynamic_slice_in_dim, "
             "or x[start + functx.numpy.arange(length)]."
         )
-        raise
+        if type(error) is not ConcretizationError:
+            raise
+        raise SliceBoundError(
+            error.problem, *error.details, fix=error.fix, source=error.source
+        ) from None
     except (TypeError, ValueError):
         raise IndexingError(
             f"x[...]: a slice must have integer bounds and a step that is not 0; got {item}"
@@ -209,7 +213,8 @@ def _normalize_static_index(
     positions = np.asarray([position] if type(position) is int else position)
     if positions.dtype != np.int64:
         positions = positions.astype(np.int64)
-    outside = (positions < -size) | (positions >= size)
+    # Without wrapping, negative indices are out of bounds on purpose: they are clipped or dropped.
+    outside = (positions < -size) & mode.wrap_negative | (positions >= size)
     if mode.out_of_bounds in (None, "promise_in_bounds") and outside.any():
         raise IndexingError(
             f"x[...]: an index must be in [{-size}, {size}) for axis {axis} of size {size}; "

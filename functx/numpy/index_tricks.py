@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import jax
 import numpy as np
 
 from functx import ops
@@ -162,7 +163,8 @@ class _GridIndexer:
             return _range_from_slice(key)
         if not key:
             return () if self.sparse else zeros((0,), INT)
-        ranges = promote(*[_range_from_slice(item) for item in key])
+        with jax.numpy_dtype_promotion("standard"):
+            ranges = promote(*[_range_from_slice(item) for item in key])
         grids = meshgrid(*ranges, sparse=self.sparse, indexing="ij")
         return tuple(grids) if self.sparse else stack(grids)
 

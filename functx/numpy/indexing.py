@@ -143,7 +143,8 @@ class IndexUpdateRef:
     default a known one raises IndexingError, and a traced one is clipped when read and dropped
     when written; "clip" moves it into bounds, "fill" reads `fill_value` (None: nan, or the least
     integer), "drop" writes nothing, "promise_in_bounds" promises that there is none.
-    `indices_are_sorted` and `unique_indices` are promises too.
+    `indices_are_sorted` and `unique_indices` are promises too. With `wrap_negative_indices=False`
+    negative indices are out of bounds, instead of counting from the end.
     """
 
     __slots__ = ("idx", "x")
@@ -281,15 +282,14 @@ def _indexing_options(
     out_sharding: object = None,
     wrap_negative_indices: bool = True,
 ) -> IndexingOptions:
-    if out_sharding is not None or not wrap_negative_indices:
+    if out_sharding is not None:
         raise ArgumentError(
-            "x.at[...]: out_sharding must be None, and negative indices count from the end; got "
-            f"{out_sharding!r} and wrap_negative_indices={wrap_negative_indices!r}",
-            fix="Give the result a sharding with functx.lax.with_sharding_constraint; to drop negative "
-            "indices, replace them by the size of the axis.",
+            f"x.at[...]: out_sharding must be None; got {out_sharding!r}",
+            fix="Give the result a sharding with functx.lax.with_sharding_constraint.",
         )
     out_of_bounds = None if mode is None else ops.canonical_index_mode(mode, "fill")
-    return IndexingOptions(out_of_bounds, indices_are_sorted, unique_indices, fill_value)
+    flags = indices_are_sorted, unique_indices, fill_value, wrap_negative_indices
+    return IndexingOptions(out_of_bounds, *flags)
 
 
 def static_fill_value(value: ArrayLike | None) -> complex | None:

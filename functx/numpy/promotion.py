@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
+from types import FrameType
 
 import jax
 import numpy as np
@@ -13,6 +15,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
+from functx.core.source_info import FUNCTX_OR_JAX, file_owner
 from functx.core.tracer import (
     Tracer,
     as_ndarray,
@@ -173,7 +176,7 @@ def _check_dtype_promotion(avals: Avals) -> None:
 
     A Python number goes with an array of its kind of numbers or a wider one.
     """
-    if jax.config.jax_numpy_dtype_promotion != "strict":  # type: ignore[attr-defined]
+    if jax.config.jax_numpy_dtype_promotion != "strict" or _is_within_functx():  # type: ignore[attr-defined]
         return
     strong = {a.dtype for a in avals if not a.weak_type}
     [own, *others] = [kind(dtype) for dtype in strong] or ["c"]
@@ -186,11 +189,40 @@ def _check_dtype_promotion(avals: Avals) -> None:
         )
 
 
+def _is_within_functx() -> bool:
+    """Whether a module of functx, rather than the user, calls the one that promotes its arguments."""
+    frame: FrameType | None = sys._getframe(1)
+    for modules in [__name__], [], _MODULES_OF_WRAPPERS:
+        frame = _frame_outside(frame, modules)
+    return frame is not None and file_owner[frame.f_code.co_filename] == FUNCTX_OR_JAX
+
+
+def _frame_outside(frame: FrameType | None, modules: Sequence[str]) -> FrameType | None:
+    """The innermost frame, from `frame` outwards, outside `modules`; by default that of `frame`."""
+    modules = modules or [frame.f_globals["__name__"] if frame else ""]
+    while frame is not None and frame.f_globals.get("__name__") in modules:
+        frame = frame.f_back
+    return frame
+
+
+_MODULES_OF_WRAPPERS = [
+    "functx.core.argument_errors",
+    *[
+        f"functx.numpy.{name}"
+        for name in (
+            *("array_protocols", "eager_programs", "mutation", "ndarray_methods", "operators"),
+            *("tracer_methods", "ufunc_methods", "ufuncs"),
+        )
+    ],
+]
+"""Modules whose functions call others in the name of the user: `x + y` calls `add`."""
+
+
 def _check_rank_promotion(*args: Value) -> None:
     """Raise ShapeError, or warn, for arrays of several ranks as `numpy_rank_promotion` says."""
     setting = jax.config.jax_numpy_rank_promotion  # type: ignore[attr-defined]
     avals = [aval_of(x) for x in args]
-    if setting == "allow" or len({a.ndim for a in avals if a.ndim}) < 2:
+    if setting == "allow" or len({a.ndim for a in avals if a.ndim}) < 2 or _is_within_functx():
         return
     problem = (
         f"operands must have one rank, since numpy_rank_promotion is {setting!r}; got "
