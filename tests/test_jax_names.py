@@ -414,3 +414,43 @@ def test_settings_of_promotion_hold():
             with pytest.raises(errors.DTypeError, match="strict"):
                 call()
     assert (vector + whole).dtype == "float32" and (vector + matrix).shape == (1, 2)
+
+
+def test_settings_of_promotion_are_about_arguments_of_the_user():
+    vector, whole = jnp.arange(4.0), jnp.arange(4)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        for call in (
+            lambda: jnp.where(vector > 1, vector, whole),
+            lambda: jnp.hypot(vector, whole),
+            lambda: vector @ whole,
+            lambda: onp.add(vector, whole),
+        ):
+            with pytest.raises(errors.DTypeError, match="strict"):
+                call()
+        for fun in (
+            lambda: jnp.mgrid[1:3:4j, 2:4],
+            lambda: jnp.polyfit(vector, vector, 2),
+            lambda: jnp.place(whole, whole > 2, whole, inplace=False),
+            lambda: jnp.unpackbits(jnp.ones(2, "uint8")),
+            lambda: jnp.cov(vector[None] * vector[:, None]),
+            lambda: jax.nn.softmax(vector[None] * vector[:, None]),
+            lambda: jnp.histogram2d(whole, whole, 2),
+        ):
+            jax.make_ir(fun)()
+
+
+def test_jitted_functions_are_traced_ahead():
+    fun = jax.jit(lambda x, n, y: (x * n, {"a": y}), static_argnums=1, donate_argnums=2)
+    traced = fun.trace(1.0, 3, onp.ones(2, "float32"))
+    assert [eqn.primitive.name for eqn in traced.jaxpr.eqns] == ["mul"] and traced.fun_name == "lambda"
+    assert str(traced.in_avals) == "((~f32[], None, f32[2]), {})"
+    assert str(traced.out_info) == "(~f32[], {'a': f32[2]})"
+    lowered = traced.lower()
+    assert str(lowered.in_avals) == "((f32[], f32[2]), {})" and lowered.donate_argnums == (1,)
+    assert str(lowered.out_tree) == str(traced.out_tree)
+
+
+def test_a_function_without_arguments_is_mapped_over_an_axis_of_given_size():
+    index = jax.vmap(lambda: jax.lax.axis_index("i"), axis_name="i", axis_size=3)
+    assert jax.make_ir(index)().out_avals[0].shape == (3,)
+    assert float(jax.vmap(lambda: 3.0, axis_size=2, out_axes=None)()) == 3.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
+from functx.core.program import Program
 from functx.core.tracer import abstractify
 from functx.core.typing import PyTree
 from functx.lowering.argument_checks import check_usable
@@ -16,7 +18,52 @@ from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.transforms.argument_names import InputNames
 
 
-class Lowered:
+class ArgumentTypes:
+    """The types of the arguments of a lowered or compiled function, from its `args_info`."""
+
+    args_info: PyTree
+
+    @property
+    def in_tree(self) -> tree.TreeDef:
+        """The structure of the arguments: positional ones, and those by name."""
+        return tree.structure(self.args_info)
+
+    @property
+    def in_avals(self) -> PyTree:
+        """The abstract values of the arguments: positional ones, and those by name."""
+        leaves, in_tree = tree.flatten(self.args_info)
+        return tree.unflatten(in_tree, [abstractify(x) for x in leaves])
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The positions of donated arrays among the flattened arguments."""
+        return tuple([i for i, info in enumerate(tree.leaves(self.args_info)) if info.donated])
+
+
+class Traced:
+    """A function traced for one set of argument types, not yet lowered.
+
+    `jaxpr` is its program, and `lower()` gives the `Lowered`.
+    """
+
+    def __init__(self, fun_name: str, jaxpr: Program, lower: Callable[[], Lowered]):
+        self.fun_name, self.jaxpr, self.lower = fun_name, jaxpr, lower
+        assert jaxpr.trees is not None
+        self.in_tree, self.out_tree = jaxpr.trees
+
+    @property
+    def in_avals(self) -> PyTree:
+        """The abstract values of the arguments: positional ones, and those by name."""
+        count = self.in_tree.num_leaves
+        return tree.unflatten(self.in_tree, [x.aval for x in self.jaxpr.inputs[:count]])
+
+    @property
+    def out_info(self) -> PyTree:
+        """The shapes and dtypes of the results."""
+        return tree.unflatten(self.out_tree, self.jaxpr.out_avals[: self.out_tree.num_leaves])
+
+
+class Lowered(ArgumentTypes):
     """A function lowered to StableHLO for one set of argument types, not yet compiled."""
 
     def __init__(self, call: CallingConvention, lowered: jax.stages.Lowered):
@@ -44,11 +91,6 @@ class Lowered:
         return without_first_argument(self._lowered.args_info)
 
     @property
-    def in_tree(self) -> tree.TreeDef:
-        """The structure of the arguments: positional ones, and those by name."""
-        return tree.structure(self.args_info)
-
-    @property
     def out_tree(self) -> tree.TreeDef:
         """The structure of the result."""
         return tree.structure(self.out_info)
@@ -60,7 +102,7 @@ class Lowered:
         return info[0] if self._call.writes else info
 
 
-class Compiled:
+class Compiled(ArgumentTypes):
     """A function compiled for one set of argument types; call it with such arguments.
 
     Static arguments are part of the executable, and left out of the call.
@@ -105,11 +147,6 @@ class Compiled:
         """The shapes and dtypes of the results."""
         info = self._compiled.out_info
         return info[0] if self._call.writes else info
-
-    @property
-    def in_tree(self) -> tree.TreeDef:
-        """The structure of the arguments: positional ones, and those by name."""
-        return tree.structure(self.args_info)
 
     @property
     def out_tree(self) -> tree.TreeDef:

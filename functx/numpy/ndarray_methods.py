@@ -235,8 +235,8 @@ _TRACER_METHODS = (
 )
 """Methods that are those of traced arrays."""
 _DEVICE_ATTRIBUTES = (
-    "addressable_data addressable_shards committed copy_to_host_async devices global_shards "
-    "is_deleted is_fully_addressable is_fully_replicated is_ready sharding"
+    "addressable_data addressable_shards committed copy_to_host_async devices format global_shards "
+    "is_deleted is_fully_addressable is_fully_replicated is_ready on_device_size_in_bytes sharding"
 )
 """Attributes of a `jax.Array` that say where it lies."""
 _fun: Any

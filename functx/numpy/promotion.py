@@ -15,7 +15,6 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
-from functx.core.source_info import FUNCTX_OR_JAX, file_owner
 from functx.core.tracer import (
     Tracer,
     as_ndarray,
@@ -190,11 +189,11 @@ def _check_dtype_promotion(avals: Avals) -> None:
 
 
 def _is_within_functx() -> bool:
-    """Whether a module of functx, rather than the user, calls the one that promotes its arguments."""
+    """Whether a function on arrays of functx, rather than the user, calls the one that promotes."""
     frame: FrameType | None = sys._getframe(1)
     for modules in [__name__], [], _MODULES_OF_WRAPPERS:
         frame = _frame_outside(frame, modules)
-    return frame is not None and file_owner[frame.f_code.co_filename] == FUNCTX_OR_JAX
+    return frame is not None and frame.f_globals.get("__name__", "").startswith(_ARRAY_MODULES)
 
 
 def _frame_outside(frame: FrameType | None, modules: Sequence[str]) -> FrameType | None:
@@ -216,6 +215,9 @@ _MODULES_OF_WRAPPERS = [
     ],
 ]
 """Modules whose functions call others in the name of the user: `x + y` calls `add`."""
+_ARRAY_MODULES = tuple(
+    f"functx.{name}" for name in ("image", "lax.", "nn.", "numpy.", "ops.", "random.", "scipy.")
+)
 
 
 def _check_rank_promotion(*args: Value) -> None:

@@ -280,6 +280,11 @@ def vmap(
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        if not args and not kwargs and axis_size is None:
+            raise AxisSizeError(
+                f"vmap({function_name(fun)}): there must be an argument to map over; got a call without any",
+                fix="Pass axis_size.",
+            )
         axes = _in_axes_of_leaves(in_axes, args, kwargs, fun)
         if wrapper_spans(in_tree):
             leaves, in_tree, axes = _map_wrappers(leaves, in_tree, axes, fun)
@@ -374,10 +379,6 @@ def _check_axis_leaves(axes: PyTree, label: str, error: type[FunctxError], fun: 
 def _in_axes_of_leaves(
     in_axes: PyTree, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], fun: Function
 ) -> list[Value]:
-    if not args and not kwargs:
-        raise AxisSizeError(
-            f"vmap({function_name(fun)}): there must be an argument to map over; got a call without any"
-        )
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise InAxesError(
             f"vmap({function_name(fun)}): in_axes must have an entry for each positional argument; "

@@ -12,10 +12,10 @@ from functx import lax
 from functx.core.errors import (
     ArgumentError,
     AxisError,
-    ConcretizationError,
     DTypeError,
     IndexingError,
     ShapeError,
+    SliceBoundError,
 )
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray
@@ -210,6 +210,16 @@ def test_modes_are_those_of_jax(mode):
         At(x)[places].get(mode="fill", fill_value=7.0),
         jx.at[places].get(mode="fill", fill_value=7.0),
     )
+
+
+@pytest.mark.parametrize("mode", [None, "fill"])
+def test_negative_indices_may_be_out_of_bounds(mode):
+    options = {"mode": mode, "wrap_negative_indices": False}
+    x, jx = np.arange(4.0, dtype="f"), jnp.arange(4.0)
+    for places in (np.array([-1, 2], "i"), np.array([2, -3, -1], "i"), -1):
+        place, expected = At(x)[places], jx.at[places]
+        np.testing.assert_array_equal(place.get(**options), expected.get(**options))
+        np.testing.assert_array_equal(place.set(9.0, **options), expected.set(9.0, **options))
 
 
 @pytest.mark.parametrize("values", [2.0, np.ones(3, "f"), np.ones((1, 1, 3), "f"), X[:1, :1]])
@@ -455,7 +465,7 @@ def test_traced_items_that_cannot_index_are_said():
         vmap(lambda x: getitem(x, x > 0))(X)
     with pytest.raises(IndexingError, match="must be made of integers"):
         jit(getitem)(X, np.float32(1.0))
-    with pytest.raises(ConcretizationError, match="A slice has a length known while tracing"):
+    with pytest.raises(SliceBoundError, match="A slice has a length known while tracing"):
         jit(lambda x, i: getitem(x, slice(i, None)))(X, 1)
     with pytest.raises(IndexingError, match="known value"):
         jit(lambda x, m: At(x)[m].set(np.ones((7, 3))))(X, MASK)
