@@ -74,8 +74,7 @@ def jit(
     results have no history.
 
     The result has the methods `lower(...)`, whose result has `compile()`, `as_text()` and
-    `cost_analysis()`; `trace(...)`, whose result has the program, `jaxpr`, and `lower()`; `eval_shape(...)`;
-    and `clear_cache()`.
+    `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
 
     Raises StaticArgumentError for a static argument that cannot be hashed. Where a budget is too
     small, MemoryBudgetWarning gives the smallest possible one, which is used.
@@ -182,8 +181,7 @@ def jit(
 
     copy_function_metadata(wrapper, fun, "jit").__name__ = function_name(fun)
     wrapper.lower = api_boundary(compiled.lower)  # type: ignore[attr-defined]
-    wrapper.trace = api_boundary(compiled.trace_ahead)  # type: ignore[attr-defined]
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
-    vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "trace", "eval_shape", "clear_cache")
+    vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "eval_shape", "clear_cache")
     return wrapper

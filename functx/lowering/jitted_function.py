@@ -29,7 +29,6 @@ from functx.core.replaced_state import (
 )
 from functx.core.rewriting import Record, apply
 from functx.core.source_info import named_scopes
-from functx.core.tracebacks import api_boundary
 from functx.core.tracer import (
     Tracer,
     abstractify,
@@ -62,7 +61,7 @@ from functx.lowering.captured_arrays import (
 )
 from functx.lowering.execution import prepare_for_lookup
 from functx.lowering.functx_call import bind_functx_call
-from functx.lowering.lowered import CallingConvention, Lowered, Traced
+from functx.lowering.lowered import CallingConvention, Lowered
 from functx.lowering.recompilation import code_of_function, record_compilation
 from functx.lowering.state_arguments import KEYWORD, StateArguments, taking_state
 from functx.transforms.aliasing import (
@@ -75,7 +74,6 @@ from functx.transforms.aliasing import (
 from functx.transforms.argument_names import argument_names, function_name
 from functx.transforms.call_primitive import Call
 from functx.transforms.dce import drop_unused_inputs
-from functx.transforms.make_ir import make_ir
 from functx.transforms.replayed_draws import has_replays
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
@@ -434,14 +432,6 @@ class JittedFunction:
             self.effective_options().key,
             self.modules.key(),
         )
-
-    def trace_ahead(self, *args: PyTree, **kwargs: PyTree) -> Traced:
-        """The program for these arguments, which may be abstract; its method `lower` gives StableHLO."""
-        args, kwargs = self.static.as_hashable(args, kwargs)
-        fun, dynamic, keywords = self.static.bind(args, kwargs)
-        program = make_ir(fun)(*dynamic, **keywords)
-        lower = api_boundary(partial(self.lower, *args, **kwargs))
-        return Traced(function_name(self.fun), program, lower)
 
     def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
         """The program for these arguments, which may be abstract, as StableHLO."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
-from functx.core.program import Program
 from functx.core.tracer import abstractify
 from functx.core.typing import PyTree
 from functx.lowering.argument_checks import check_usable
@@ -38,29 +36,6 @@ class ArgumentTypes:
     def donate_argnums(self) -> tuple[int, ...]:
         """The positions of donated arrays among the flattened arguments."""
         return tuple([i for i, info in enumerate(tree.leaves(self.args_info)) if info.donated])
-
-
-class Traced:
-    """A function traced for one set of argument types, not yet lowered.
-
-    `jaxpr` is its program, and `lower()` gives the `Lowered`.
-    """
-
-    def __init__(self, fun_name: str, jaxpr: Program, lower: Callable[[], Lowered]):
-        self.fun_name, self.jaxpr, self.lower = fun_name, jaxpr, lower
-        assert jaxpr.trees is not None
-        self.in_tree, self.out_tree = jaxpr.trees
-
-    @property
-    def in_avals(self) -> PyTree:
-        """The abstract values of the arguments: positional ones, and those by name."""
-        count = self.in_tree.num_leaves
-        return tree.unflatten(self.in_tree, [x.aval for x in self.jaxpr.inputs[:count]])
-
-    @property
-    def out_info(self) -> PyTree:
-        """The shapes and dtypes of the results."""
-        return tree.unflatten(self.out_tree, self.jaxpr.out_avals[: self.out_tree.num_leaves])
 
 
 class Lowered(ArgumentTypes):
