@@ -40,6 +40,10 @@ class Retrace(Exception):
             find_top_trace(()).invalidate()
 
 
+LARGEST_CONSTANT = 1 << 12
+"""The most bytes of a captured array that is a constant of the compiled program."""
+
+
 class CapturedArrays:
     """The arrays that a jitted function has captured, which JAX gets as hidden arguments.
 
@@ -88,6 +92,8 @@ class CapturedArrays:
         """
         if isinstance(x, jax.core.Tracer):
             return x
+        if becomes_constant(x):
+            return snapshot(x)
         for i, original in enumerate(self.originals):
             if original is not x or positions.get(id(x), i) != i:
                 continue
@@ -169,6 +175,17 @@ def write_back_call(leaves: Values, hidden: Values, new: dict[int, Value]) -> No
     for i, x in new.items():
         if i < 0:
             write_state(hidden[-1 - i], x)
+
+
+def becomes_constant(x: Value) -> bool:
+    """Whether the captured array `x` becomes a constant of the compiled program.
+
+    XLA moves what a loop computes from an argument out of the loop, which costs more than to compute
+    it again; and it multiplies by large constants more slowly than by arguments.
+    """
+    # A committed array says on which device the function runs.
+    is_free = isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not x.committed)
+    return is_free and x.nbytes <= LARGEST_CONSTANT
 
 
 def is_bitwise_equal(x: ArrayLike, copy: jax.Array) -> bool:

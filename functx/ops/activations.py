@@ -64,7 +64,12 @@ class LogSumExp(Reduction):
     )
 
     def decompose(self, x: Value) -> Value:
-        return self.value_and_terms(x)[0]
+        # Infinite elements need no care where only the value is asked for: exp gives it.
+        y = upcast_half(x)
+        largest = ops.stop_gradient(ops.reduce_max(y, self.axes))
+        shift = ops.select(ops.is_finite(largest), largest, 0)
+        total = ops.reduce_sum(ops.exp(ops.sub(y, self.broadcast_back(shift, y))), self.axes)
+        return cast_like(ops.add(ops.log(total), shift), x)
 
     def value_and_terms(self, x: Value) -> tuple[Value, tuple[Value, Value]]:
         """The output, and the sum of exp(x - largest) and the largest element that it is made of."""

@@ -409,15 +409,16 @@ def select_first_extremum(
     `direction` is the comparison by which a value is better.
     """
     a, i, b, j = pairs
-    better = ctx.compare(a, b, direction, value)
+    better = is_left = ctx.compare(a, b, direction, value)
     tie = ctx.compare(a, b, "EQ", value)
     if is_floating(value.dtype):
         a_nan, b_nan = ctx.compare(a, a, "NE", value), ctx.compare(b, b, "NE", value)
+        # The value does not depend on which of two equal ones is first, and takes less to find.
+        is_left = stablehlo.or_(better, a_nan)
         better = stablehlo.or_(better, stablehlo.and_(a_nan, stablehlo.not_(b_nan)))
         tie = stablehlo.or_(tie, stablehlo.and_(a_nan, b_nan))
-    first = stablehlo.and_(tie, ctx.compare(i, j, "LT", index))
-    left = stablehlo.or_(better, first)
-    return [stablehlo.select(left, a, b), stablehlo.select(left, i, j)]
+    first = stablehlo.or_(better, stablehlo.and_(tie, ctx.compare(i, j, "LT", index)))
+    return [stablehlo.select(is_left, a, b), stablehlo.select(first, i, j)]
 
 
 def lowest(dtype: DType) -> complex:

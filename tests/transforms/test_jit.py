@@ -191,11 +191,18 @@ def test_donated_buffers_are_given_up():
 
 
 def test_a_captured_array_is_not_donated():
-    w = jax.numpy.ones(2)
+    w = jax.numpy.ones(2000)
     f = jit(lambda x: x + w, donate_argnums=0)
-    f(jax.numpy.ones(2))
+    f(jax.numpy.ones(2000))
     with pytest.raises(DonationError, match="for `x`, which is donated, and for `c0`, which the"):
         f(w)
+
+
+def test_small_captured_arrays_are_constants():
+    small, large = np.arange(3.0, dtype="float32"), np.ones(2000, "float32")
+    text = jit(lambda x: (x + small, large * 2)).lower(small).as_text()
+    assert "%arg1: tensor<3xf32>" in text and "%arg0: tensor<2000xf32>" in text
+    assert "%arg2" not in text
 
 
 def test_shardings_are_those_of_jax():

@@ -47,6 +47,7 @@ class CauchyDistribution(SymmetricDistribution):
     """
 
     name = "cauchy"
+    formulas_at_infinity = ("logpdf",)
 
     def logpdf(self, z: Value) -> Value:
         return -log_one_plus_square(z) - math.log(math.pi)
@@ -67,6 +68,7 @@ class LaplaceDistribution(SymmetricDistribution):
     """
 
     name = "laplace"
+    formulas_at_infinity = ("logpdf",)
 
     def logpdf(self, z: Value) -> Value:
         return -abs(z) - math.log(2)
@@ -88,6 +90,7 @@ class LogisticDistribution(SymmetricDistribution):
     """
 
     name = "logistic"
+    formulas_at_infinity = ("logpdf",)
     quantile_variable = "x"
 
     def logpdf(self, z: Value) -> Value:

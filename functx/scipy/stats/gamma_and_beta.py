@@ -131,6 +131,7 @@ class StudentDistribution(SymmetricDistribution):
     """
 
     name = "t"
+    formulas_at_infinity = ("logpdf",)
     shapes = ("df",)
 
     def logpdf(self, z: Value, df: Value) -> Value:

@@ -30,6 +30,7 @@ from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Avals, Value
 from functx.transforms.dce import (
     RemoveEffects,
+    UniqueEquations,
     fixed_point,
     keep_effects_depending_on,
     loop_invariant_variables,
@@ -109,6 +110,7 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
         carry_after = dict(zip(carry, known.outputs, strict=False))
         unchanged = [v for v in carry if carry_after[v] is v]
         fixed = loop_invariant_variables(known, {*known.inputs[: self.consts], *unchanged})
+        known, unknown = merge_equal_residuals(known, unknown, count)
         known, unknown = recompute_cheap_residuals(known, unknown, count, fixed | set(xs))
         invariant, unknown, saved = hoist_invariant_residuals(known, unknown, count, n, fixed)
         ys: list[Atom] = list(known.outputs[self.carries : count])
@@ -168,6 +170,31 @@ def drop_effectful_equations(program: Program) -> Program:
         return program
     pure = [eqn for eqn in program.equations if not eqn.primitive.effects]
     return replace_program_fields(program, equations=pure)
+
+
+def merge_equal_residuals(known: Program, unknown: Program, count: int) -> tuple[Program, Program]:
+    """The programs with one residual for all that are computed by equal equations.
+
+    The residuals are the outputs of `known` after the first `count`.
+    """
+    unique = UniqueEquations()
+    for eqn in known:
+        unique.add(unique.on_substitutes(eqn))
+    saved = [unique.read(atom) for atom in known.outputs[count:]]
+    lead = len(unknown.inputs) - len(saved)
+    first: dict[Atom, Var] = {}
+    twice: dict[Atom, Var] = {}
+    for atom, v in zip(saved, unknown.inputs[lead:], strict=True):
+        if first.setdefault(atom, v) is not v:
+            twice[v] = first[atom]
+    if not twice:
+        return known, unknown
+    unknown = replace_variables(unknown, twice)
+    inputs = [*unknown.inputs[:lead], *first.values()]
+    return (
+        with_io(known, known.inputs, [*known.outputs[:count], *first]),
+        with_io(unknown, inputs, unknown.outputs),
+    )
 
 
 def recompute_cheap_residuals(
