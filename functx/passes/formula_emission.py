@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.program import Atom, Equation, Var
@@ -54,7 +55,9 @@ class Replacement(NamedTuple):
     def body(self, *values: Value) -> list[Value]:
         match, out = self.match, self.eqn.outputs[0].aval
         inputs = [match.bindings[v].written for v in self.names]
-        dtype = widest([out.dtype, *[x.atom.aval.dtype for x in inputs]])
+        dtype = self.dtype()
+        if not is_in_range(match.ratio, dtype):
+            raise _DoesNotFit
         xs = [
             scale_by(cast(value, dtype), x.scale) for value, x in zip(values, inputs, strict=False)
         ]
@@ -70,6 +73,14 @@ class Replacement(NamedTuple):
         if result.aval is not out:
             result = ops.convert_element_type(result, out.dtype, out.weak_type)
         return [result]
+
+    def dtype(self) -> DType:
+        """The type of the operands and of the result; float32 for a multiple in 16 bits, as may overflow."""
+        match, out = self.match, self.eqn.outputs[0].aval
+        inputs = [match.bindings[v].written.atom for v in self.names]
+        dtype = widest([out.dtype, *[x.aval.dtype for x in inputs]])
+        is_multiple = abs(match.ratio) != 1 or match.rest
+        return np.dtype("float32") if is_multiple and dtype.itemsize == 2 else dtype
 
     def evaluate(self, xs: list[Value], dims: list[Dims]) -> Value:
         """The stable formula of `xs`, whose dimensions lie at `dims`, in the shape of the result."""
@@ -104,6 +115,12 @@ def widest(dtypes: Sequence[DType]) -> DType:
     size = max([d.itemsize for d in dtypes])
     found = {d for d in dtypes if d.itemsize == size}
     return found.pop() if len(found) == 1 else np.dtype("float32")
+
+
+def is_in_range(number: float, dtype: DType) -> bool:
+    """Whether a number is a normal one of a float type."""
+    info = finfo(dtype)
+    return float(info.tiny) <= abs(number) <= float(info.max)
 
 
 def cast(x: Value, dtype: DType) -> Value:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.primitive import Primitive
@@ -46,12 +47,40 @@ UNIT = literal(1.0, np.dtype("float32"))
 """The atom of a number, which is its scale."""
 
 
+Path = tuple[int, ...]
+"""A place in a product: the numbers of operands on the way from the last equation."""
+
+
 class PowerFactor(NamedTuple):
-    """An operand of a product as it stands in the program, without its scale, and its power."""
+    """An operand of a product as it stands in the program, without its scale, its power and places."""
 
     written: Operand
     core: Operand
     power: int
+    paths: tuple[Path, ...] = ((),)
+
+
+class Product(NamedTuple):
+    """The factors of a product, nested products multiplied out, and every operand on the way by its place."""
+
+    factors: list[PowerFactor]
+    nodes: Mapping[Path, PowerFactor]
+
+    def others(self, matched: Sequence[PowerFactor]) -> list[PowerFactor]:
+        """The largest operands without the `matched` factors, innermost first: as they stand in the program."""
+        used = [path for factor in matched for path in factor.paths]
+        kept: dict[Path, PowerFactor] = {}
+        for factor in self.factors:
+            for path in () if factor.core.atom is UNIT else factor.paths:
+                if path in used:
+                    continue
+                own = next(
+                    path[:n]
+                    for n in range(len(path) + 1)
+                    if not any([other[:n] == path[:n] for other in used])
+                )
+                kept[own] = self.nodes[own]
+        return [kept[path] for path in sorted(kept, key=len, reverse=True)]
 
 
 class Binding(NamedTuple):
@@ -84,7 +113,7 @@ class Notation:
     def forget(self) -> None:
         """Clears what was read, after equations have been replaced."""
         self.cores: dict[tuple[Atom, Dims], Operand] = {}
-        self.products: dict[tuple[Atom, Dims], list[PowerFactor]] = {}
+        self.products: dict[tuple[Atom, Dims], Product] = {}
 
     def core(self, x: Operand) -> Operand:
         """`x` without negation, numeric factors, casts and broadcasts; a number as a multiple of 1."""
@@ -113,19 +142,22 @@ class Notation:
         a, b = [Operand(x.scale, a, dims_of_operand(a, x.dims)) for a in eqn.inputs]
         return [a, b._replace(scale=-b.scale) if type(eqn.primitive) is ops.Sub else b]
 
-    def factors(self, x: Operand) -> list[PowerFactor]:
-        """The factors of a product without its scale; nested products are multiplied out."""
+    def product(self, x: Operand) -> Product:
+        """The factors of a product without its scale."""
         key = x.atom, x.dims
         found = self.products.get(key)
         if found is None:
-            found = self.products[key] = self.find_factors(Operand(1.0, *key))
+            found = self.products[key] = self.find_product(Operand(1.0, *key))
         return found
 
-    def find_factors(self, x: Operand) -> list[PowerFactor]:
+    def find_product(self, x: Operand) -> Product:
         pending = [PowerFactor(x, x, 1)]
         found: list[PowerFactor] = []
+        nodes: dict[Path, PowerFactor] = {}
         while pending:
             factor = pending.pop()
+            (path,) = factor.paths
+            nodes[path] = factor
             eqn = self.producers.get(factor.core.atom)
             if eqn is None or type(eqn.primitive) not in PRODUCTS or len(found) > MAX_FACTORS:
                 found.append(factor)
@@ -133,23 +165,24 @@ class Notation:
             for i, atom in enumerate(eqn.inputs):
                 written = Operand(1.0, atom, dims_of_operand(atom, factor.core.dims))
                 power = factor.power * power_of_operand(eqn.primitive, i)
-                pending.append(PowerFactor(written, self.core(written), power))
+                pending.append(PowerFactor(written, self.core(written), power, ((*path, i),)))
             # The scale of a product that is multiplied out is that of a number among its factors.
             if factor.core.scale != 1:
                 scale = Operand(factor.core.scale, UNIT, ())
-                found.append(PowerFactor(scale, scale, factor.power))
-        return self.merged(found)
+                found.append(PowerFactor(scale, scale, factor.power, factor.paths))
+        return Product(self.merged(found), nodes)
 
     def merged(self, factors: Sequence[PowerFactor]) -> list[PowerFactor]:
-        """`factors` with one power of each array in place of several factors."""
+        """`factors` with one power of each array in place of several factors; x / x stays, nan at 0."""
         found: list[PowerFactor] = []
         for factor in factors:
             for i, other in enumerate(found):
                 x, y = factor.core, other.core
                 if x.atom is UNIT or (x.scale, x.dims) != (y.scale, y.dims):
                     continue
-                if self.same(x.atom, y.atom):
-                    found[i] = other._replace(power=other.power + factor.power)
+                if factor.power * other.power > 0 and self.same(x.atom, y.atom):
+                    power = other.power + factor.power
+                    found[i] = other._replace(power=power, paths=other.paths + factor.paths)
                     break
             else:
                 found.append(factor)
@@ -181,6 +214,22 @@ def is_power_of_two(scale: float) -> bool:
 def dims_of_operand(atom: Atom, dims: Dims) -> Dims:
     """The dimensions of an operand of an elementwise operation: those of the output, or a scalar's."""
     return dims if atom.aval.shape else ()
+
+
+def number_of(factors: Sequence[PowerFactor]) -> float:
+    """The product of the numbers among some factors; inf, 0 or nan if it is out of range."""
+    return prod([power_of(f.core.scale, f.power) for f in factors if f.core.atom is UNIT])
+
+
+def power_of(x: float, exponent: int) -> float:
+    """`x` to a power, inf or 0 where Python raises an error."""
+    with np.errstate(all="ignore"):
+        return float(np.float64(x) ** exponent)
+
+
+def is_inside(path: Path, other: Path) -> bool:
+    """Whether a place is another one or inside it."""
+    return path[: len(other)] == other
 
 
 def power_of_operand(primitive: Primitive, index: int) -> int:
@@ -333,7 +382,8 @@ class Matcher:
             prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.axes])  # type: ignore[attr-defined]
             for eqn in (self.pattern.producers[pattern.atom], self.target.producers[target.atom])
         ]
-        return isclose(pattern.scale * counts[0], target.scale * counts[1], rel_tol=1e-6)
+        tolerance = min(float(finfo(target.atom.aval.dtype).eps), 1e-6)
+        return isclose(pattern.scale * counts[0], target.scale * counts[1], rel_tol=tolerance)
 
     def bind(self, pattern: Operand, t: Operand, found: Match) -> Iterator[Match]:
         """The match in which an input of the formula stands for an operand."""
@@ -398,56 +448,59 @@ class Matcher:
     ) -> Iterator[Match]:
         """The matches of a product; with `is_root` other factors may be left over."""
         ratio = target.scale / pattern.scale
-        factors, scales = self.target.factors(target), 1.0
-        wanted = self.pattern.factors(pattern)
-        for factor in wanted:
-            if factor.core.atom is UNIT:
-                ratio /= factor.core.scale**factor.power
-        for factor in factors:
-            if factor.core.atom is UNIT:
-                scales *= factor.core.scale**factor.power
-        ratio *= scales
+        product = self.target.product(target)
+        wanted = self.pattern.product(pattern).factors
+        ratio /= number_of(wanted)
         wanted = [f for f in wanted if f.core.atom is not UNIT]
         wanted.sort(key=lambda f: self.generality(f.core))
-        factors = [f for f in factors if f.core.atom is not UNIT]
-        for match, rest in self.assign(wanted, factors, found._replace(ratio=ratio)):
+        numbers = [f for f in product.factors if f.core.atom is UNIT]
+        factors = [f for f in product.factors if f.core.atom is not UNIT]
+        if not is_root:
+            ratio *= number_of(numbers)
+        for match, used in self.assign(wanted, factors, found._replace(ratio=ratio)):
             if is_root:
-                yield match._replace(rest=tuple(rest))
-            elif not rest and isclose(match.ratio, 1.0, rel_tol=1e-12):
+                rest = product.others(used)
+                places = [path for factor in rest for path in factor.paths]
+                outside = [n for n in numbers if not any([is_inside(n.paths[0], p) for p in places])]
+                yield match._replace(rest=tuple(rest), ratio=match.ratio * number_of(outside))
+            elif len(used) == len(factors) and isclose(match.ratio, 1.0, rel_tol=1e-15):
                 yield match._replace(ratio=found.ratio)
 
     def assign(
         self, wanted: Sequence[PowerFactor], factors: Sequence[PowerFactor], found: Match
     ) -> Iterator[tuple[Match, Sequence[PowerFactor]]]:
-        """The matches of factors of the formula with different factors, and those left over."""
+        """The matches of factors of the formula with different factors, and these."""
         if not wanted:
-            yield found, factors
+            yield found, ()
             return
         (first, *others) = wanted
         for i, factor in enumerate(factors):
             if factor.power == first.power:
+                remaining = [*factors[:i], *factors[i + 1 :]]
                 for match in self.match_factor(first, factor, found):
-                    yield from self.assign(others, [*factors[:i], *factors[i + 1 :]], match)
+                    for last, used in self.assign(others, remaining, match):
+                        yield last, (factor, *used)
 
     def match_factor(
         self, first: PowerFactor, factor: PowerFactor, found: Match
     ) -> Iterator[Match]:
         """The matches of one factor; the ratio of the scales becomes one of the products."""
         pattern, target = first.core, factor.core
-        ratio = (target.scale / pattern.scale) ** first.power
+        ratio = power_of(target.scale / pattern.scale, first.power)
         if pattern.atom in self.inputs:
             before = found.bindings.get(pattern.atom)
             if before is None:
                 unscaled = first.core._replace(scale=1.0)
                 bound = self.bind(unscaled, factor.written, found)
-                yield from [m._replace(ratio=m.ratio / pattern.scale**first.power) for m in bound]
+                yield from [m._replace(ratio=m.ratio / power_of(pattern.scale, first.power)) for m in bound]
             elif self.is_same_array(before.core, target):
                 # As the operand is bound: `written` times a power of two, the scale of `before`.
                 scale = before.core.scale / target.scale
                 if is_power_of_two(scale):
                     written = factor.written._replace(scale=scale)
                     found = self.rebound(found, pattern.atom, self.binding(written))
-                yield found._replace(ratio=found.ratio * ratio / before.core.scale**first.power)
+                before_ratio = power_of(before.core.scale, first.power)
+                yield found._replace(ratio=found.ratio * ratio / before_ratio)
             return
         kind, other = self.kinds(pattern, target)
         if kind is ops.ReduceSum and other is kind:

@@ -412,3 +412,30 @@ def test_values_and_derivatives_agree_with_mpmath():
 def test_a_program_without_formulas_is_returned_as_it_is():
     program = fx.make_ir(lambda x: np.sin(x) * np.exp(-x * x) + x / (1.0 + x))(X)
     assert stabilize_formulas(program) is program
+
+
+def test_other_factors_stay_as_they_are_multiplied():
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    def values(x, y, tiny, big):
+        return [
+            (big / tiny[::-1]) * (tiny / big) * sigmoid(x),  # where big * tiny is out of range
+            (big / 3) * ((tiny * (x + 1)) * np.log(x + 1)),
+            sigmoid(x) / tiny / tiny * tiny,
+            y * sigmoid(x) / y,
+            y * np.log(1 + y * np.exp(x) / y),
+            sigmoid(x) / 1e20 / 1e20 * big,
+            x**2 * np.log(x) / x,
+            sigmoid(x) / np.zeros(2, "float32"),
+            np.sqrt((1e30 * x) ** 2),
+            0.3333333 * np.sum(x * x) - (0.3333333 * np.sum(x)) ** 2,
+        ]
+
+    x, y, tiny, big = (onp.array(v, "float32") for v in ([0, 2], [0, 1], [1e-30] * 2, [1e30] * 2))
+    with fx.config.set(stable_formulas=False):
+        plain = fx.jit(values)(x, y, tiny, big)
+    for a, b in zip(fx.jit(values)(x, y, tiny, big), plain, strict=True):
+        onp.testing.assert_allclose(a, onp.where(onp.isinf(b) & (a == 0), 0, b), rtol=1e-5)
+    half = onp.array([20000.0], "float16")
+    assert float(fx.jit(lambda x: 0.01 * x * np.log(x))(half)[0]) == onp.float16(200 * onp.log(2e4))
