@@ -461,7 +461,9 @@ class Matcher:
             if is_root:
                 rest = product.others(used)
                 places = [path for factor in rest for path in factor.paths]
-                outside = [n for n in numbers if not any([is_inside(n.paths[0], p) for p in places])]
+                outside = [
+                    n for n in numbers if not any([is_inside(n.paths[0], p) for p in places])
+                ]
                 yield match._replace(rest=tuple(rest), ratio=match.ratio * number_of(outside))
             elif len(used) == len(factors) and isclose(match.ratio, 1.0, rel_tol=1e-15):
                 yield match._replace(ratio=found.ratio)
@@ -492,7 +494,9 @@ class Matcher:
             if before is None:
                 unscaled = first.core._replace(scale=1.0)
                 bound = self.bind(unscaled, factor.written, found)
-                yield from [m._replace(ratio=m.ratio / power_of(pattern.scale, first.power)) for m in bound]
+                yield from [
+                    m._replace(ratio=m.ratio / power_of(pattern.scale, first.power)) for m in bound
+                ]
             elif self.is_same_array(before.core, target):
                 # As the operand is bound: `written` times a power of two, the scale of `before`.
                 scale = before.core.scale / target.scale
