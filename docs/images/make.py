@@ -1,5 +1,10 @@
-"""The pictures of the guide `look_at_programs.md`: `python docs/images/make.py` (needs igraph)."""
+"""The pictures of the guide `look_at_programs.md`: `python docs/images/make.py` (needs igraph).
 
+The picture of the page is taken by Chromium, if it is there.
+"""
+
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy
@@ -42,3 +47,7 @@ if __name__ == "__main__":
     tools.profile(functx.grad(loss))(*arguments).save(HERE / "profile.svg")
     tools.memory(functx.grad(loss))(*arguments).save(HERE / "memory.svg")
     tools.picture(loss)(layers[:1], *arguments[1:]).save(HERE / "graph.svg")
+    if browser := shutil.which("chromium"):
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1180,640"]
+        picture = f"--screenshot={HERE / 'page.png'}"
+        subprocess.run([browser, *options, picture, (HERE / "page.html").as_uri()], check=True)

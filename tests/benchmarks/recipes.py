@@ -26,6 +26,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 IN_JAX = {
     "pinns": """
+_, unravel = ravel_pytree([
+    (np.ones((DIM, 10)), np.ones(10)), (np.ones((10, 8)), np.ones(8)), (np.ones((8, 1)), np.ones(1)),
+])
 def laplacian(f, argnum):
     return lambda *args: np.trace(jax.hessian(f, argnum)(*args))
 """,
@@ -96,7 +99,7 @@ TASKS = {
     "private_training": {
         "sum": ("lambda p: clipped_sum(loss, CLIP)(p, train_images, train_labels)", "params")
     },
-    "sparse_newton": {"Hessian": ("lambda x: hessian(area)(x).sum()", "inner")},
+    "sparse_newton": {"Hessian": ("lambda x: sparse_or_dense_hessian(area)(x).sum()", "inner")},
     "implicit_layers": {"gradient": ("grad(mean_loss)", "start")},
     "in_place_physics": {
         "gradient": ("grad(misfit)", "path[0]"),
@@ -114,10 +117,10 @@ TASKS = {
 BESIDE = {
     "functx": """
 from functx import jacfwd
-def hessian(f):
+def sparse_or_dense_hessian(f):
     return lambda x: functx.sparse.hessian(f)(x).data
 """,
-    "JAX": "\nfrom jax import hessian, jacfwd\n",
+    "JAX": "\nfrom jax import hessian as sparse_or_dense_hessian, jacfwd\n",
 }
 
 
@@ -126,7 +129,7 @@ def scopes(page: str) -> tuple[dict[str, Any], dict[str, Any]]:
     code = "\n".join(BLOCK.findall((PAGES / f"{page}.md").read_text()))
     ours: dict[str, Any] = {"__name__": page}
     exec(code + BESIDE["functx"], ours)
-    theirs = {name: jax.tree.map(onp.array, x) for name, x in ours.items() if is_data(x)}
+    theirs = {name: jax.tree.map(in_jax_arrays, x) for name, x in ours.items() if is_data(x)}
     exec(in_jax(code, IN_JAX.get(page, "")) + BESIDE["JAX"], theirs)
     return ours, theirs
 
@@ -137,6 +140,11 @@ def is_data(x: Any) -> bool:
     return bool(leaves) and all(
         isinstance(v, onp.ndarray | jax.Array | float | int) for v in leaves
     )
+
+
+def in_jax_arrays(x: Any) -> Any:
+    """An array of JAX for an array; numbers, which may be sizes, as they are."""
+    return x if isinstance(x, int | float | jax.Array) else jax.numpy.asarray(onp.array(x))
 
 
 def in_jax(code: str, replacements: str) -> str:
@@ -163,9 +171,7 @@ def rows(page: str, options: Options) -> Iterator[tuple[Row, Row]]:
         found = []
         for library, scope in zip((FUNCTX, JAX), both, strict=True):
             f = eval(function, scope)
-            x = jax.tree.map(
-                lambda v: jax.numpy.asarray(v, onp.result_type(v)), eval(argument, scope)
-            )
+            x = jax.tree.map(in_jax_arrays, eval(argument, scope))
             found.append(compiled(library, lambda _, f=f: f, (x,), time.process_time))
         (first, ours), (first_theirs, theirs) = found
         for a, b in zip(jax.tree.leaves(ours()), jax.tree.leaves(theirs()), strict=True):
