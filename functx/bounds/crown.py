@@ -106,13 +106,15 @@ class Tape:
 
     def least(self, index: int, ct: Value) -> Value:
         """A lower bound of the sum of the value at `index` times `ct`."""
-        coefficients, total = {index: ct}, ops.full((), literal(0, ct.dtype))
+        coefficients, dtype = {index: ct}, ct.dtype
+        total = ops.full((), literal(0, dtype))
         for i in range(index, -1, -1):
             if i in coefficients:
                 ct, backward = coefficients.pop(i), self.backward[i]
                 terms, constant = ([], self.bounds[i]) if backward is None else backward(ct)
                 if constant is not None:
-                    total = ops.add(total, least_value(ct, *constant))
+                    least = ops.convert_element_type(least_value(ct, *constant), dtype)
+                    total = ops.add(total, least)
                 for j, c in terms:
                     coefficients[j] = ops.add(coefficients[j], c) if j in coefficients else c
         return total

@@ -127,16 +127,16 @@ class BoundVariation(Rewrite[Program]):
             return self.together([self.repeated(primitive, operands, x) for x in varying])
         if type(primitive) in SMOOTH:
             slope = slope_bounds(primitive, *operands[0].bounds)
-            return ops.mul(largest(*slope), operands[0].constant)
+            return largest(*slope) * operands[0].constant
         if isinstance(primitive, ops.Mul) and len(varying) == 2:
             x, y = operands
             by_x, by_y = [self.repeated(primitive, operands, v) for v in operands]
-            return ops.add(ops.mul(largest(*y.bounds), by_x), ops.mul(largest(*x.bounds), by_y))
+            return largest(*y.bounds) * by_x + largest(*x.bounds) * by_y
         if is_affine(primitive, operands) and has_known_signs(primitive):
             # An operand that occurs twice varies once.
             unique = {id(x): x for x in varying}.values()
             norms = [affine_norm(primitive, operands, x, self.ord) for x in unique]
-            return total([ops.mul(n, x.constant) for n, x in zip(norms, unique, strict=True)])
+            return total([n * x.constant for n, x in zip(norms, unique, strict=True)])
         fun = lambda *xs: results(primitive, xs)  # noqa: E731
         return self.of_jacobian(fun, operands)
 
@@ -147,7 +147,7 @@ class BoundVariation(Rewrite[Program]):
         avals = tuple([aval_of(y.lower) for y in operands])
         size = primitive.infer_out_avals(avals)[0].size
         is_number = x.lower.ndim == 0 and self.ord == 2
-        return ops.mul(x.constant, float(size) ** 0.5) if is_number and size > 1 else x.constant
+        return x.constant * float(size) ** 0.5 if is_number and size > 1 else x.constant
 
     def of_jacobian(self, fun: Function, operands: Sequence[Varying]) -> Value:
         """The constant of `fun`, a function of the operands, by bounds of its Jacobian."""
@@ -156,7 +156,7 @@ class BoundVariation(Rewrite[Program]):
             return matrix_norm(concatenate(matrices, axis=1), self.ord)
         varying = [x for x in operands if x.varies]
         both = zip(matrices, varying, strict=True)
-        return total([ops.mul(matrix_norm(m, self.ord), x.constant) for m, x in both])
+        return total([matrix_norm(m, self.ord) * x.constant for m, x in both])
 
 
 def pass_gradient_stops(eqn: Equation, *args: Value) -> Value:

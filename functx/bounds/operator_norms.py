@@ -15,6 +15,7 @@ from functx.core.types import is_inexact
 from functx.core.typing import Function, Value
 from functx.numpy import concatenate, linalg, ravel, stack
 from functx.ops.convolution import Convolution
+from functx.ops.operands import upcast_half
 from functx.transforms.jacobian import jacrev
 from functx.transforms.jvp import vjp
 
@@ -53,11 +54,11 @@ def affine_norm(
     if order != 2:
         return row_sum
     # The Euclidean norm is at most the mean of the other two: I. Schur (1911).
-    bound = ops.sqrt(ops.mul(row_sum, largest(*pull([ops.full_like(v, 1.0) for v in outs]))))
+    bound = ops.sqrt(row_sum * largest(*pull([ops.full_like(v, 1.0) for v in outs])))
     if isinstance(primitive, ops.DotGeneral):
         side = 1 - [y is x for y in operands].index(True)
-        singular_values = ops.svd(matricize(primitive, operands[side].lower, side))[1]
-        bound = ops.min(bound, largest(singular_values))
+        factor = upcast_half(matricize(primitive, operands[side].lower, side))
+        bound = ops.min(upcast_half(bound), largest(ops.svd(factor)[1]))
     return bound
 
 
@@ -66,7 +67,7 @@ def matrix_norm(matrix: Value, order: float) -> Value:
     row_sum = largest(ops.reduce_sum(matrix, (1,)))
     if order != 2 or matrix.size == 0:
         return row_sum
-    is_finite = ops.is_finite(row_sum)
+    is_finite, matrix = ops.is_finite(row_sum), upcast_half(matrix)
     matrix = ops.select(is_finite, matrix, ops.zeros_like(matrix))
     return ops.select(is_finite, linalg.norm(matrix, 2), INFINITY)
 

@@ -7,11 +7,13 @@ all systems with one matrix, share the factors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
@@ -338,21 +340,105 @@ class Cofactors(MatrixFunction):
 
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         (x,), (dx,) = primals, tangents
-        u, s, vh = ops.Svd()(x)
-        sign = ops.mul(Det()(u), Det()(vh))
-        e = matmul_highest(adjoint(u), matmul_highest(dx, adjoint(vh)))
-        # Of s + e: diagonal sum_k p_ik e_kk, elsewhere -p_ij e_ji, p the products of others.
-        p = cast_like(_products_of_others(s), u)
-        traces = matmul_highest(
-            p, insert_matrix_dim(extract_diagonal(e), (*e.shape[:-1], 1), drop=1)
-        )
-        inner = ops.sub(construct_diagonal(_sum_last_dim(traces)), ops.mul(p, matrix_transpose(e)))
-        outer = matmul_highest(conj_if_complex(u), matmul_highest(inner, conj_if_complex(vh)))
-        broadcast = ops.broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
-        return self(x), ops.mul(broadcast, outer)
+        n = x.shape[-1]
+        if n <= 3:
+            return self(x), _tangent_of_polynomial(x, dx)
+        u, s, vh = ops.Svd()(ops.stop_gradient(x))
+        largest, second_least = [ops.slice_in_dim(s, i, i + 1, axis=-1) for i in (0, n - 2)]
+        rounding = ops.mul(largest, n * float(finfo(s.dtype).eps))
+        has_rank = insert_matrix_dim(ops.gt(second_least, rounding), (*s.shape[:-1], 1, 1), drop=2)
+        bordered = _tangent_by_border(x, dx, u, vh, has_rank)
+        # Where it is not taken, the other formula is that of a matrix at which it has derivatives.
+        has_rank = ops.broadcast_in_dim(has_rank, x.shape, tuple(range(x.ndim)))
+        other = construct_diagonal(ops.broadcasted_iota(x.dtype, s.shape, s.ndim - 1))
+        singular = _tangent_by_singular_values(ops.select(has_rank, other, x), dx)
+        return self(x), ops.select(has_rank, bordered, singular)
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.via_jax(_cofactors, x)
+
+
+def _trace(x: Value) -> Value:
+    """The traces of matrices, as matrices of one element."""
+    return ops.expand_dims(_sum_last_dim(extract_diagonal(x)), (x.ndim - 2, x.ndim - 1))
+
+
+def _scaled(x: Value, factor: Value) -> Value:
+    """Matrices times a number each, given as matrices of one element."""
+    return ops.mul(x, ops.broadcast_in_dim(factor, x.shape, tuple(range(x.ndim))))
+
+
+def _unit_matrices(x: Value, n: int) -> Value:
+    """Unit matrices of `n` rows, in the dtype of `x` and as many."""
+    return construct_diagonal(ops.full((*x.shape[:-2], n), literal(1, x.dtype)))
+
+
+def _tangent_of_polynomial(x: Value, dx: Value) -> Value:
+    """The tangent of the cofactors of matrices of at most 3 rows, as a polynomial of the elements.
+
+    The transpose of the cofactors is x x - tr(x) x + (tr(x)^2 - tr(x x)) / 2 for 3 rows, tr(x) - x for 2.
+    """
+    n = x.shape[-1]
+    if n < 2:
+        return ops.zeros_like(x)
+    unit = _unit_matrices(x, n)
+    if n == 2:
+        return matrix_transpose(ops.sub(_scaled(unit, _trace(dx)), dx))
+    product = matmul_highest(x, dx)
+    squares = ops.add(product, matmul_highest(dx, x))
+    mixed = ops.add(_scaled(dx, _trace(x)), _scaled(x, _trace(dx)))
+    scalar = ops.sub(ops.mul(_trace(x), _trace(dx)), _trace(product))
+    return matrix_transpose(ops.add(ops.sub(squares, mixed), _scaled(unit, scalar)))
+
+
+def _tangent_by_border(x: Value, dx: Value, u: Value, vh: Value, is_regular: Value) -> Value:
+    """The tangent of the cofactors of matrices of which only the least singular value may be zero.
+
+    With the last singular vectors c and r, times the norm of x, the matrix b = [[x, c], [r, 0]] is regular,
+    and det(x) = det(b) t with [[p, q], [w, t]] = b^-1, by Jacobi's complementary minors. c and r are
+    constants, so this holds for derivatives of every order. b is the unit matrix unless `is_regular`.
+    """
+    n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
+    size = ops.stop_gradient(ops.sqrt(_trace(real_if_complex(matmul_highest(x, adjoint(x))))))
+    column = _scaled(ops.slice_in_dim(u, n - 1, n, axis=columns), cast_like(size, x))
+    row = _scaled(ops.slice_in_dim(vh, n - 1, n, axis=rows), cast_like(size, x))
+    column = ops.concatenate([column, ops.zeros_like(cast_like(size, x))], rows)
+    b, unit = (
+        ops.concatenate([ops.concatenate([x, row], rows), column], columns),
+        _unit_matrices(x, n + 1),
+    )
+    b = ops.select(ops.broadcast_in_dim(is_regular, b.shape, tuple(range(b.ndim))), b, unit)
+    lu, pivots, permutation = lu_factors(b)
+    upper, lower = ops.split(LuSolve()(b, lu, permutation, unit), [n, 1], rows)
+    (p, q), (w, t) = [ops.split(half, [n, 1], columns) for half in (upper, lower)]
+    sign, log_size = Slogdet()(b, lu, permutation, pivots)
+    determinant = ops.mul(sign, cast_like(ops.exp(log_size), sign))
+    # dp = -p dx p, dq = -p dx q, dw = -w dx p, dt = -w dx q, and d det(b) = det(b) tr(p dx).
+    p_dx, w_dx = matmul_highest(p, dx), matmul_highest(w, dx)
+    outer = ops.sub(_scaled(p, t), matmul_highest(q, w))
+    terms = [
+        _scaled(outer, _trace(p_dx)),
+        ops.neg(_scaled(p, matmul_highest(w_dx, q))),
+        ops.neg(_scaled(matmul_highest(p_dx, p), t)),
+        matmul_highest(q, matmul_highest(w_dx, p)),
+        matmul_highest(matmul_highest(p_dx, q), w),
+    ]
+    total = reduce(ops.add, terms)
+    factor = ops.expand_dims(determinant, (rows, columns))
+    return matrix_transpose(_scaled(total, factor))
+
+
+def _tangent_by_singular_values(x: Value, dx: Value) -> Value:
+    """The tangent of the cofactors of any matrices; its own derivatives need distinct singular values."""
+    u, s, vh = ops.Svd()(x)
+    sign = ops.mul(Det()(u), Det()(vh))
+    e = matmul_highest(adjoint(u), matmul_highest(dx, adjoint(vh)))
+    # Of s + e: diagonal sum_k p_ik e_kk, elsewhere -p_ij e_ji, p the products of others.
+    p = cast_like(_products_of_others(s), u)
+    traces = matmul_highest(p, insert_matrix_dim(extract_diagonal(e), (*e.shape[:-1], 1), drop=1))
+    inner = ops.sub(construct_diagonal(_sum_last_dim(traces)), ops.mul(p, matrix_transpose(e)))
+    outer = matmul_highest(conj_if_complex(u), matmul_highest(inner, conj_if_complex(vh)))
+    return ops.mul(ops.broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2))), outer)
 
 
 def _cofactors(x: Value) -> Value:
