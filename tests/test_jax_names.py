@@ -1,6 +1,7 @@
 """Programs written for JAX, with functx in its place: `import functx as jax`."""
 
 import array
+import enum
 import importlib
 
 import jax.numpy as original
@@ -28,6 +29,42 @@ MODULES = [
 def test_modules_of_devices_and_settings_are_jax_s(name):
     ours, theirs = (importlib.import_module(f"{package}.{name}") for package in ("functx", "jax"))
     assert ours is theirs is getattr(jax, name)
+
+
+def test_traced_values_of_both_are_instances_of_the_tracer_of_core():
+    assert jax.core.ShapedArray is jax.ShapedArray
+    seen = []
+    for library in (jax, importlib.import_module("jax")):
+        library.make_jaxpr(lambda x: seen.append(isinstance(x, jax.core.Tracer)) or x)(1.0)
+    assert seen == [True, True]
+    with pytest.raises(AttributeError, match="in its place write"):
+        jax.core.eval_jaxpr  # noqa: B018
+
+
+def test_a_function_is_jitted_for_a_device():
+    device = jax.devices()[0]
+    with pytest.warns(DeprecationWarning, match="device argument"):
+        f = jax.jit(lambda x: x + 1, device=device)
+    assert f(2.0).devices() == {device} and jax.jit(f, backend=None, device=None)(2.0) == 3.0
+
+
+class Step(enum.IntEnum):
+    LAST = 2
+
+
+class Meters(float):
+    """A number of a class of the user."""
+
+
+def test_numbers_of_subclasses_are_numbers():
+    ones = jnp.ones(2, int)
+    onp.testing.assert_array_equal(jnp.array([Step.LAST, 1]), [2, 1])
+    onp.testing.assert_array_equal(ones * Step.LAST == Step.LAST, [True, True])
+    assert jnp.result_type(Step.LAST, jnp.int8) == "int8" and jnp.sin(Meters(0)) == 0
+    clipped = [jax.make_ir(lambda x, n=n: jnp.where(x > n, n, x))(ones) for n in (2, Step.LAST)]
+    assert repr(clipped[0]) == repr(clipped[1])
+    slopes = [jax.make_ir(jax.grad(lambda x, n=n: x * n))(n) for n in (3.0, Meters(3.0))]
+    assert repr(slopes[0]) == repr(slopes[1])
 
 
 def test_devices_and_values_are_handled_by_jax():

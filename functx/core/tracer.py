@@ -456,7 +456,18 @@ def literal_of(x: Any) -> Literal | None:
         if dtype in SHORT_NAMES:
             value = x.item()
             return scalar_literal(value, dtype, False, repr(value))
+    elif isinstance(x, (int, float, complex)):
+        return literal_of(plain_number(x))
     return None
+
+
+def plain_number(x: Any) -> Any:
+    """The Python number that `x`, of a subclass such as an IntEnum, stands for; anything else unchanged."""
+    if type(x) not in PYTHON_SCALAR_DTYPES and not isinstance(x, np.generic):
+        for kind in (int, float, complex):
+            if isinstance(x, kind):
+                return kind(x)
+    return x
 
 
 def aval_of(x: Any) -> ShapedArray:
@@ -510,7 +521,8 @@ def from_jax_protocol(x: Any) -> Any:
 def as_known_array(x: Any) -> Any:
     """An array of another library, such as a column of pandas, as a NumPy array; anything else unchanged.
 
-    So is one whose elements are no numbers. An object with `__jax_array__` gives the result of that.
+    So is one whose elements are no numbers. An object with `__jax_array__` gives the result of that, and a
+    number of a subclass the number of Python.
     """
     kind = type(x)
     if not isinstance(x, (bytearray, memoryview, buffer_array)):
@@ -520,7 +532,7 @@ def as_known_array(x: Any) -> Any:
         if hasattr(kind, "__jax_array__"):
             return from_jax_protocol(x)
         if not hasattr(kind, "__array__") or hasattr(x, "aval"):
-            return x
+            return plain_number(x)
     try:
         known = np.asarray(x)
     except (RuntimeError, TypeError, ValueError):

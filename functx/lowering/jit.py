@@ -48,6 +48,8 @@ def jit(
     out_shardings: PyTree = None,
     inline: bool = False,
     keep_unused: bool = False,
+    device: jax.Device | None = None,
+    backend: str | None = None,
     compiler_options: dict[str, Any] | None = None,
     outline: str | None = None,
     memory: str | int | float | None = None,
@@ -58,7 +60,7 @@ def jit(
     Arguments and results are pytrees of arrays; results are `jax.Array`s. Arguments at
     `static_argnums` or named in `static_argnames` are hashable Python values, compared by value, for
     each of which `fun` is compiled. Buffers of donated arguments may be reused. `in_shardings` and
-    `out_shardings`, and `compiler_options` for XLA, are as in `jax.jit`. Inside a trace, a call
+    `out_shardings`, `device` or `backend`, and `compiler_options` for XLA, are as in `jax.jit`. Inside a trace, a call
     becomes one `call` equation, or with `inline` the equations of `fun`.
 
     `outline` says whether repeats of the program are compiled once and called: "auto", "always" or
@@ -103,6 +105,8 @@ def jit(
         "keep_unused": keep_unused,
         "compiler_options": compiler_options,
     }
+    if device is not None or backend is not None:
+        options |= {"device": device, "backend": backend}
     if in_shardings is not None:
         per_argument = isinstance(in_shardings, (tuple, list))
         options["in_shardings"] = (None, *in_shardings) if per_argument else in_shardings

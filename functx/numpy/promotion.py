@@ -24,6 +24,7 @@ from functx.core.tracer import (
     evaluate_binary_on_host,
     from_jax_protocol,
     is_variable,
+    plain_number,
 )
 from functx.core.tracing import bind
 from functx.core.types import (
@@ -50,7 +51,7 @@ def operand(x: ArrayOrList) -> Value:
         return asarray(x)
     if type(x) is np.ndarray and current_builder.get() is None:
         return as_ndarray(x)
-    return from_jax_protocol(x)  # type: ignore[no-any-return]
+    return plain_number(from_jax_protocol(x))  # type: ignore[no-any-return]
 
 
 def copy_if_same_memory(out: Value, x: ArrayOrList) -> Value:

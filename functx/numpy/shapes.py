@@ -202,7 +202,7 @@ def squeeze(a: ArrayOrList, axis: Axes = None) -> Value:
 def expand_dims(a: ArrayOrList, axis: Axes) -> Value:
     """`a` with new dimensions of length 1 at the positions `axis` of the result."""
     a = ensure_array(a)
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = axis if isinstance(axis, Sequence) else (axis,)
     axes = tuple([as_int("expand_dims: axis", d) for d in axes])
     return shapes.reshape(a, _expanded(aval_of(a).shape, axes))
 

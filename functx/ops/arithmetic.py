@@ -565,7 +565,8 @@ def _complex_abs(x: Value) -> Value:
 def _complex_sign(x: Value) -> Value:
     """x / |x| of JAX complex numbers, also where a part is infinite."""
     signs = _signs_of_infinite_parts(x)
-    return jnp.where(lax.abs(signs) == 1, signs, lax.sign(x))
+    finite = jnp.where(x == 0, 0, lax.sign(x))  # 0 without signs, as in NumPy
+    return jnp.where(lax.abs(signs) == 1, signs, finite)
 
 
 def _signs_of_infinite_parts(x: Value) -> Value:

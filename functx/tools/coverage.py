@@ -65,7 +65,6 @@ REASONS = {
         _ABSENT,
     ): "the accuracy is that of the platform; XLA ignores requests on CPU and GPU",
     ("arr", "required; None in JAX"): "an array must be given",
-    ("backend", _ABSENT): _OF_DEVICES,
     ("copy", "True; False in JAX"): "the default is that of NumPy",
     ("dtype", _ABSENT): "convert the result",
     ("density", _ELSEWHERE): _NUMPY_ORDER,
