@@ -13,7 +13,7 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError
-from functx.core.program import Atom
+from functx.core.program import Atom, Literal
 from functx.core.samples import CORRECTLY_ROUNDED, EXACT, Rounding, Sample, c64, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import (
@@ -423,6 +423,9 @@ class Pow(Binary):
         return ShapedArray(elementwise_shape(self, (x, y)), x.dtype, x.weak_type and y.weak_type)
 
     def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
+        twice = twice_half_integer(x, y)
+        if i == 0 and twice:
+            return mul(t, mul(half_integer_pow(x, twice - 2), twice / 2))
         if i == 0:
             # y x**(y - 1), which at x = y = 0 is 0 and not 0 * inf.
             y = ops.convert_element_type(y, x.dtype)
@@ -433,7 +436,10 @@ class Pow(Binary):
         return mul(t, mul(ops.log(base), out))
 
     def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
-        return x if is_literal_equal(y, 1) and not is_complex(x.aval.dtype) else None
+        if is_literal_equal(y, 1) and not is_complex(x.aval.dtype):
+            return x
+        twice = twice_half_integer(x, y)
+        return (HalfIntegerPow(twice), [x]) if twice and is_nonnegative(context, x) else None
 
     def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         source, target = ctx.avals_in[1], ctx.avals_in[0]
@@ -498,6 +504,71 @@ class IntegerPow(Unary):
         if product is None:
             return one
         return product if self.exponent > 0 else stablehlo.divide(one, product)
+
+
+class HalfIntegerPow(Unary):
+    """x to the power `numerator` / 2, which is odd, of x >= 0: by a square root and products.
+
+    Simplification puts it in the place of `pow`, which takes several times as long.
+    """
+
+    numerator: int
+    accepts = "f"
+    rounding = Rounding(ulps=8.0)
+    samples = (
+        sample(f32[3, 4], numerator=3, domain=(0.5, 2.0)),
+        sample(f32[3], numerator=-5, domain=(0.5, 2.0)),
+    )
+
+    def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
+        return mul(t, mul(half_integer_pow(x, self.numerator - 2), self.numerator / 2))
+
+    def numpy(self, x: NumPyArray) -> ArrayLike:
+        return np.power(x, np.asarray(self.numerator / 2, x.dtype))
+
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
+        out = stablehlo.sqrt(x)
+        if self.numerator < 0:
+            # A reciprocal of the whole product would be infinite before the power is.
+            one = ctx.constant(1, ctx.avals_in[0])
+            x, out = stablehlo.divide(one, x), stablehlo.divide(one, out)
+        for _ in range((abs(self.numerator) - 1) // 2):
+            out = stablehlo.multiply(out, x)
+        return out
+
+
+def half_integer_pow(x: Value, numerator: int) -> Value:
+    """`x` to the power `numerator` / 2, nan for negative `x`."""
+    return ops.sqrt(x) if numerator == 1 else HalfIntegerPow(numerator)(x)
+
+
+def twice_half_integer(x: Value | Atom, y: Value | Atom) -> int:
+    """Twice the literal exponent `y` of `x` if square roots are quicker than `pow`, else 0."""
+    aval, atom = aval_of(x) if not hasattr(x, "aval") else x.aval, getattr(y, "atom", y)
+    if type(atom) is not Literal or aval.dtype not in (np.float32, np.float64):
+        return 0
+    twice = 2 * atom.value
+    return int(twice) if twice in (-5, -3, -1, 1, 3, 5) else 0
+
+
+def is_nonnegative(context: RewriteContext, atom: Atom, depth: int = 8) -> bool:
+    """Whether no element of `atom` is negative, by the few equations that define it."""
+    if type(atom) is Literal:
+        return not is_complex(atom.aval.dtype) and atom.value >= 0
+    eqn = context.producers.get(atom)
+    if eqn is None or not depth or kind(atom.aval.dtype) != "f":
+        return False
+    primitive, inputs = eqn.primitive, eqn.inputs
+    if isinstance(primitive, (Square, Abs, ops.Exp)) or (
+        type(primitive) is IntegerPow and primitive.exponent % 2 == 0
+    ):
+        return True
+    if type(primitive) is Mul and inputs[0] is inputs[1]:
+        return True
+    keeps_signs = (Add, Mul, Div, Max, ops.ReduceSum, ops.BroadcastInDim, ops.Reshape, ops.Slice)
+    return isinstance(primitive, keeps_signs) and all(
+        [is_nonnegative(context, a, depth - 1) for a in inputs]
+    )
 
 
 class Square(Unary):

@@ -395,7 +395,7 @@ class Simplify(Rewrite[Program]):
 def is_profitable(program: Program) -> bool:
     """Whether simplification makes the compiled program faster than XLA alone would."""
     primitives = {type(eqn.primitive) for eqn in program.equations}
-    if not primitives.isdisjoint(HOISTING_RULES):
+    if ops.Pow in primitives or not primitives.isdisjoint(HOISTING_RULES):
         return True
     return (
         ops.PermuteDims in primitives

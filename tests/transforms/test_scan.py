@@ -562,3 +562,16 @@ CASES = {
 def test_a_mistake_is_named(case):
     error, function, *parts = CASES[case]
     raises(error, function, *parts)
+
+
+def test_equal_residuals_are_saved_once():
+    def loss(x):
+        def step(c, _):
+            return fnp.sin(c) * fnp.exp(c) + fnp.exp(c), None
+
+        return lax.scan(step, x, None, length=3)[0]
+
+    program = functx.make_ir(functx.grad(loss))(0.1)
+    forward = next(eqn for eqn in program.equations if eqn.primitive.name == "scan")
+    saved = [v for v in forward.outputs if v.aval.shape == (3,)]
+    assert len(saved) == 3, program

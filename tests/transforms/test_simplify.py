@@ -594,3 +594,23 @@ def test_equal_calls_with_effects_stay_two():
         assert functx.jit(lambda x: twice(x) + twice(x))(1.0) == 4.0
     functx.effects_barrier()
     assert len(seen) == 2
+
+
+def test_half_integer_powers_of_what_is_not_negative_are_roots():
+    powers = (-2.5, -1.5, -0.5, 0.5, 1.5, 2.5)
+
+    def f(x):
+        return [fnp.square(x) ** 0.5, *[abs(x) ** e for e in powers]], x**1.5
+
+    x = np.array([0.0, 4.0, -4.0, np.inf, -np.inf, np.nan, 1e-12, 1e15], "float32")
+    lowered = functx.jit(f).lower(x)
+    assert lowered.as_text().count("stablehlo.power") == 1
+    with np.errstate(all="ignore"):
+        expected = [np.square(x) ** 0.5, *[abs(x) ** np.float32(e) for e in powers]], x**1.5
+    for ours, theirs in zip(
+        *map(functx.tree.leaves, (lowered.compile()(x), expected)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert "half_integer_pow[numerator=-3]" in str(
+        functx.make_ir(functx.grad(lambda x: x**-0.5))(2.0)
+    )
