@@ -16,6 +16,7 @@ from functx.autograd.function_rules import apply_traced, mark_differentiated_onc
 from functx.autograd.modes import current_modes, grad_mode, no_grad
 from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import Variable, as_variable, make_variable
+from functx.core import tree
 from functx.core.errors import AutogradError, FunctionError, KeywordOnlyArrayError
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, current_builder
@@ -89,7 +90,7 @@ class Function(FunctionMethods):
         """The output of `forward`, whose derivatives are those of the class."""
         inputs, keywords = bind_arguments(cls, args, kwargs)
         if current_builder.get() is not None or has_jax_tracers(
-            [x for x in inputs if not isinstance(x, Variable)]
+            [x for x in tree.leaves(inputs) if not isinstance(x, Variable)]
         ):
             try:
                 return apply_traced(cls, inputs, keywords)

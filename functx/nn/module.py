@@ -394,11 +394,15 @@ class Module:
         return (module for _, module in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The submodules that are attributes of the module itself."""
-        return ((name, child) for name, child in self._modules.items() if child is not None)
+        """The submodules that are attributes of the module itself; one that has two names comes once."""
+        seen: set[Module] = set()
+        for name, child in self._modules.items():
+            if child is not None and child not in seen:
+                seen.add(child)
+                yield name, child
 
     def children(self) -> Iterator[Module]:
-        """The submodules that are attributes of the module itself."""
+        """The submodules of `named_children`."""
         return (child for _, child in self.named_children())
 
     def named_parameters(

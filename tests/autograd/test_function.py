@@ -447,6 +447,15 @@ def test_once_differentiable_gradients_look_differentiable():
         grad((found * x).sum(), x)
 
 
+def test_variables_in_containers_are_passed_on_and_get_no_gradient():
+    x, w = leaf(), leaf()
+    scale = function(lambda ctx, x, d: x * d["w"], lambda ctx, g, *_: (g * 5, None))
+    scale.apply(x, {"w": w}).sum().backward()
+    assert x.grad.tolist() == [5.0] * len(POINT) and w.grad is None
+    first = function(lambda ctx, xs: xs[0] * 2, lambda ctx, g: None)
+    assert not first.apply([x]).requires_grad
+
+
 def test_nested_arguments_and_outputs_are_flattened():
     class Mixed(NestedIOFunction):
         @staticmethod

@@ -78,6 +78,7 @@ def test_state_is_found_by_dotted_names_and_a_shared_value_once():
 def test_a_module_that_has_two_names_is_counted_once():
     shared = Linear(2, 2)
     both = nn.ModuleDict({"a": shared, "b": shared})
+    assert names(both.named_children()) == ["a"]
     assert names(both.named_parameters()) == ["a.weight", "a.bias"]
     assert names(both.named_modules()) == ["", "a"]
     assert names(both.named_modules(remove_duplicate=False)) == ["", "a", "b"]
