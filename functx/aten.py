@@ -18,7 +18,7 @@ from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, accumulation_dtype, canonical_dtype
 from functx.core.typing import ArrayLike, Axes, Cotangent, DTypeLike, Flags, Value
-from functx.ops.activations import LogSoftmaxBackward, SoftmaxBackward, log_sigmoid
+from functx.ops.activations import log_sigmoid
 from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward
 from functx.ops.classification_losses import NllLossBackward
 from functx.ops.losses import (
@@ -41,6 +41,7 @@ from functx.ops.operands import (
     literal,
     tuple_delete,
 )
+from functx.ops.softmax import LogSoftmaxBackward, SoftmaxBackward
 from functx.ops.statistics import standardize, working_dtype
 
 __all__ = [

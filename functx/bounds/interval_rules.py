@@ -31,11 +31,11 @@ from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.core.typing import Function, Value
 from functx.custom.custom_function import CustomDerivativeCall
-from functx.ops.activations import LogSoftmax, LogSumExp, Softmax
 from functx.ops.convolution import Convolution
 from functx.ops.cumulative import CumProd
 from functx.ops.operands import broadcast_along
 from functx.ops.reductions import ArgExtremum
+from functx.ops.softmax import LogSoftmax, LogSumExp, Softmax
 from functx.ops.sorting import Sort, TopK
 from functx.transforms.call_primitive import ProgramCall
 from functx.transforms.control.cond import Cond

@@ -15,6 +15,7 @@ from functx.ops import (
     special,
     views,
 )
+from functx.ops.softmax import LogSumExp, Softmax
 from functx.transforms.control import predication
 
 Class = type[Primitive]
@@ -33,7 +34,7 @@ SIGNS: dict[Class, tuple[int, ...]] = {
     **dict.fromkeys((ops.Sub, ops.Gt, ops.Ge), (1, -1)),
     **dict.fromkeys((ops.Lt, ops.Le), (-1, 1)),
     # Reductions and scans.
-    **dict.fromkeys((ops.ReduceSum, ops.ReduceMax, ops.ReduceMin, nn.LogSumExp), (1,)),
+    **dict.fromkeys((ops.ReduceSum, ops.ReduceMax, ops.ReduceMin, LogSumExp), (1,)),
     **dict.fromkeys((ops.ReduceAnd, ops.ReduceOr), (1,)),
     **dict.fromkeys((cumulative.CumSum, cumulative.CumMax, cumulative.CumMin), (1,)),
     **dict.fromkeys((ops.ReduceWindowSum, ops.ReduceWindowMax, ops.ReduceWindowMin), (1,)),
@@ -112,8 +113,8 @@ JOINTLY_AFFINE = (
 """Operations that are affine in all their floats together, besides those of the family `Linear`."""
 
 NONEXPANSIVE = (
-    *(ops.Max, ops.Min, ops.Clamp, ops.Select, ops.ReduceMax, ops.ReduceMin, nn.LogSumExp),
-    *(nn.Softmax, sorting.Sort, ops.Concatenate, nn.Relu, ops.Abs),
+    *(ops.Max, ops.Min, ops.Clamp, ops.Select, ops.ReduceMax, ops.ReduceMin, LogSumExp),
+    *(Softmax, sorting.Sort, ops.Concatenate, nn.Relu, ops.Abs),
 )
 """Operations whose results are no further apart than their operands together.
 

@@ -16,7 +16,7 @@ from functx.interop.translation import Translated, broadcast_unit_dims, register
 from functx.lowering.jax_bridge import prng_key_type
 from functx.ops import indexing, scattering
 from functx.ops.operands import literal
-from functx.ops.random import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
+from functx.ops.random_bits import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
 
 
 @register_translation("add_any")

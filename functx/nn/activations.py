@@ -27,7 +27,6 @@ from functx.numpy.shapes import broadcast_to, ensure_array
 from functx.numpy.ufuncs import where
 from functx.numpy.ufuncs import where as choose
 from functx.ops import activations
-from functx.ops.activations import LogSoftmax, LogSumExp, Softmax
 from functx.ops.operands import (
     as_bool,
     as_int,
@@ -37,6 +36,7 @@ from functx.ops.operands import (
     sum_upcast,
     tuple_delete,
 )
+from functx.ops.softmax import LogSoftmax, LogSumExp, Softmax
 
 __all__ = [
     "celu",

@@ -10,7 +10,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, Value
 from functx.numpy.promotion import broadcast_to, is_broadcastable, operand, promote_inexact
-from functx.ops.classification_losses import CrossEntropy, NllLoss, SoftTargetCrossEntropy
+from functx.ops.classification_losses import CrossEntropy, NllLoss
 from functx.ops.losses import (
     BinaryCrossEntropy,
     BinaryCrossEntropyWithLogits,
@@ -21,6 +21,7 @@ from functx.ops.losses import (
     SmoothL1Loss,
 )
 from functx.ops.operands import as_bool, as_float, as_int, check_index_range
+from functx.ops.soft_target_losses import SoftTargetCrossEntropy
 
 __all__ = [
     "binary_cross_entropy",

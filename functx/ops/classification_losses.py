@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan, prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_dtypes import iinfo
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
-from functx.core.primitive import rule
+from functx.core.primitive import Primitive, rule
 from functx.core.samples import Rounding, f32, i32, sample
 from functx.core.types import DType, Shape, ShapedArray, is_integer
-from functx.core.typing import Cotangent, Cotangents, Dim, Value, Values
-from functx.ops.activations import log_softmax, softmax
+from functx.core.typing import Cotangents, Dim, Value, Values
 from functx.ops.families import check_same_dtype
 from functx.ops.indexing import Gather
-from functx.ops.losses import Loss, multiply_no_nan, zero_infinities_of_zero_weight
+from functx.ops.losses import Loss
 from functx.ops.operands import (
     batch_size,
     broadcast_along,
@@ -28,6 +27,7 @@ from functx.ops.operands import (
     tuple_delete,
     upcast_half,
 )
+from functx.ops.softmax import log_softmax, softmax
 
 
 class ClassIndexPrimitive(Loss, abstract=True):
@@ -392,7 +392,7 @@ class CrossEntropy(ClassIndexLoss):
     def abstract_eval(
         self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
     ) -> ShapedArray:
-        check_smoothing(self)
+        check_smoothing(self, self.label_smoothing)
         return super().abstract_eval(x, target, *weights)
 
     def terms(self, x: Value, rows: TargetRows, weights: Values) -> Value:
@@ -401,7 +401,7 @@ class CrossEntropy(ClassIndexLoss):
         if not self.label_smoothing:
             return terms
         logs = ops.sub(shifted, broadcast_along(total, x, (self.axis,)))
-        smoothing, _ = smoothing_terms(self, x, weights)
+        smoothing, _ = smoothing_terms(self.label_smoothing, self.axis, x, weights)
         return ops.sub(
             terms, rows.zero_ignored(ops.reduce_sum(ops.mul(logs, smoothing), (self.axis,)))
         )
@@ -463,7 +463,7 @@ class CrossEntropyBackward(ClassIndexLossBackward):
     def abstract_eval(
         self, ct: ShapedArray, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
     ) -> ShapedArray:
-        check_smoothing(self)
+        check_smoothing(self, self.label_smoothing)
         self.check(x, target, *weights)
         self.check_cotangent(ct, x, target)
         return ShapedArray(x.shape, x.dtype)
@@ -486,7 +486,7 @@ class CrossEntropyBackward(ClassIndexLossBackward):
             result = ops.select(is_class, broadcast_along(ops.neg(others), x, (self.axis,)), powers)
             result = ops.mul(result, broadcast_along(ops.div(right, total), x, (self.axis,)))
         else:
-            smoothing, total = smoothing_terms(self, upcast, weights)
+            smoothing, total = smoothing_terms(self.label_smoothing, self.axis, upcast, weights)
             smoothing_ct = ops.mul(broadcast_along(term_ct, x, (self.axis,)), smoothing)
             result = ops.mul(
                 softmax(upcast, self.axis),
@@ -505,176 +505,21 @@ class CrossEntropyBackward(ClassIndexLossBackward):
         return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
 
 
-class ClassProbabilityPrimitive(Loss, abstract=True):
-    """Base class of cross entropies whose target is a probability of each class along `axis`.
-
-    A third operand may give a weight to each class. A mean divides by the number of rows.
-    `label_smoothing` mixes the probabilities with equal ones.
-    """
-
-    axis: int = 1
-    label_smoothing: float = 0.0
-
-    def check(self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray) -> tuple[int, ...]:
-        """The shape of the loss for operands of these types; raises if they do not fit."""
-        self.check_reduction()
-        check_smoothing(self)
-        check_same_dtype(self, (x, target, *weights))
-        check_axes(self.name, self.axis, x.ndim)
-        if target.shape != x.shape:
-            raise ShapeError(
-                f"{self.name}: the target must give each class a probability; got {target!r} for "
-                f"{x!r}"
-            )
-        check_class_weights(self, x, weights)
-        return self.loss_shape(tuple_delete(x.shape, (self.axis,)))
-
-    def smooth_target(self, target: Value) -> Value:
-        """The target with label smoothing."""
-        if not self.label_smoothing:
-            return target
-        term_ct = self.label_smoothing / target.shape[self.axis]
-        return ops.add(ops.mul(target, 1.0 - self.label_smoothing), term_ct)
-
-    def weighted_target(self, target: Value, weights: Values) -> Value:
-        """The target with label smoothing, times the weights of the classes."""
-        return self.apply_weights(
-            self.smooth_target(upcast_half(target)), [upcast_half(w) for w in weights]
-        )
-
-    def apply_weights(self, x: Value, weights: Values) -> Value:
-        """`x`, which has a value for each class, times the weights of the classes."""
-        return ops.mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
-
-    def term_cotangents(self, ct: Value, shape: tuple[int, ...]) -> Value:
-        """The cotangent of the terms, given that of the loss, broadcast to the classes."""
-        rows = tuple_delete(shape, (self.axis,))
-        if self.reduction == "mean":
-            ct = ops.div(ct, float(prod(rows[self.batch_ndim :])))
-        ct = ops.broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
-        return ops.broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
-
-    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Value]:
-        """Scores, target and weights with their batch dimension first."""
-        x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
-        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
-
-
-class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
-    """-sum(target log(softmax(x))) of each row."""
-
-    rounding = Rounding(is_absolute=True)
-    samples = (
-        sample(
-            f32[2, 3],
-            f32[2, 3],
-            f32[3],
-            reduction="sum",
-            label_smoothing=0.2,
-            batch_ndim=1,
-            domain={1: (0.1, 0.9)},
-        ),
-    )
-
-    def abstract_eval(
-        self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
-    ) -> ShapedArray:
-        return ShapedArray(self.check(x, target, *weights), x.dtype)
-
-    def decompose(self, x: Value, target: Value, *weights: Value) -> Value:
-        terms = multiply_no_nan(
-            self.weighted_target(target, weights), log_softmax(upcast_half(x), self.axis)
-        )
-        terms = ops.neg(ops.reduce_sum(terms, (self.axis,)))
-        if self.reduction != "none":
-            terms = self.sum_terms(terms)
-        if self.reduction == "mean":
-            terms = ops.div(
-                terms, float(prod(tuple_delete(x.shape, (self.axis,))[self.batch_ndim :]))
-            )
-        return cast_like(terms, x)
-
-    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
-        result: list[Cotangent] = [None] * len(args)
-        if active[0]:
-            fields = [getattr(self, name) for name in self.fields]
-            result[0] = SoftTargetCrossEntropyBackward(*fields)(ct, *args)
-        if any(active[1:]):
-            x, target, *weights = [upcast_half(y) for y in args]
-            target, term_ct = (
-                self.smooth_target(target),
-                ops.neg(self.term_cotangents(upcast_half(ct), x.shape)),
-            )
-            term_ct = ops.mul(
-                term_ct,
-                zero_infinities_of_zero_weight(
-                    self.apply_weights(target, weights), log_softmax(x, self.axis)
-                ),
-            )
-            if active[1]:
-                slope = ops.mul(self.apply_weights(term_ct, weights), 1.0 - self.label_smoothing)
-                result[1] = cast_like(slope, args[1])
-            if weights and active[2]:
-                weight_dims = (*range(weights[0].ndim - 1), self.axis)
-                slope = ops.reduce_sum(
-                    ops.mul(term_ct, target), tuple_delete(range(x.ndim), weight_dims)
-                )
-                result[2] = cast_like(slope, args[2])
-        return result
-
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        batched = self.batch_operands(args, dims, batch_size(args, dims))
-        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
-
-
-class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
-    """softmax(x) sum(target) - target, times the cotangent of the terms."""
-
-    samples = (
-        sample(f32[()], f32[3, 2], f32[3, 2], f32[2], reduction="mean", label_smoothing=0.2),
-    )
-
-    def abstract_eval(
-        self, ct: ShapedArray, x: ShapedArray, target: ShapedArray, *weights: ShapedArray
-    ) -> ShapedArray:
-        shape = self.check(x, target, *weights)
-        check_same_dtype(self, (ct, x))
-        if ct.shape != shape:
-            raise ShapeError(
-                f"{self.name}: the cotangent must have the shape of the loss, {shape}; got {ct!r}"
-            )
-        return ShapedArray(x.shape, x.dtype)
-
-    def decompose(self, ct: Value, x: Value, target: Value, *weights: Value) -> Value:
-        shares = self.weighted_target(target, weights)
-        total = broadcast_along(ops.reduce_sum(shares, (self.axis,)), x, (self.axis,))
-        slope = ops.sub(ops.mul(softmax(upcast_half(x), self.axis), total), shares)
-        return cast_like(ops.mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
-
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        size = batch_size(args, dims)
-        ct = ops.batch_dim_at(args[0], dims[0], 0, size)
-        batched = self.batch_operands(args[1:], dims[1:], size)
-        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
-
-
-_Smoothed: TypeAlias = CrossEntropy | CrossEntropyBackward | ClassProbabilityPrimitive
-
-
-def check_smoothing(primitive: _Smoothed) -> None:
-    """Raise unless `label_smoothing` is a probability."""
-    if not 0 <= primitive.label_smoothing <= 1:
+def check_smoothing(primitive: Primitive, label_smoothing: float) -> None:
+    """Raises ValueRangeError unless `label_smoothing` is a probability."""
+    if not 0 <= label_smoothing <= 1:
         raise ValueRangeError(
-            f"{primitive.name}: label_smoothing must be between 0 and 1; got "
-            f"{primitive.label_smoothing}"
+            f"{primitive.name}: label_smoothing must be between 0 and 1; got {label_smoothing}"
         )
 
 
-def smoothing_terms(primitive: _Smoothed, x: Value, weights: Values) -> tuple[Any, Any]:
+def smoothing_terms(
+    label_smoothing: float, axis: int, x: Value, weights: Values
+) -> tuple[Any, Any]:
     """The target that smoothing gives each class, and its sum over classes, scalars if equal for all."""
-    term_ct, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
+    term_ct = label_smoothing / x.shape[axis]
     if not weights:
-        return term_ct, primitive.label_smoothing
+        return term_ct, label_smoothing
     each = broadcast_class_weights(ops.mul(upcast_half(weights[0]), term_ct), x.shape, axis)
     return each, ops.reduce_sum(each, (axis,))
 

@@ -12,19 +12,12 @@ from functx.core.effects import Effect
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Part, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
-from functx.ops.activations import LogSoftmax, Softmax
 from functx.ops.families import Constant, Elementwise, Inexact
 from functx.ops.losses import Loss
 from functx.ops.normalizations import Normalization
-from functx.ops.random import (
-    Dropout,
-    ParametricDistribution,
-    RandomBits,
-    RandomFoldIn,
-    RandomSeed,
-    RandomSplit,
-    StandardDistribution,
-)
+from functx.ops.random import Dropout, ParametricDistribution, StandardDistribution
+from functx.ops.random_bits import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
+from functx.ops.softmax import LogSoftmax, Softmax
 from functx.ops.views import Copy
 from functx.passes.costs import bytes_of, contraction_flops
 from functx.transforms.dce import MUST_STAY, UniqueEquations, eliminate_common_subexpressions

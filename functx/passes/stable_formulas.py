@@ -20,16 +20,12 @@ from functx.core.types import Shape
 from functx.core.typing import Value
 from functx.ops import activations, special, statistics
 from functx.ops.operands import broadcast_along, cast_like, upcast_half
+from functx.ops.softmax import log_softmax, logsumexp, softmax
 from functx.passes.formula_matching import Match, Notation
 
 lgamma, erfc = special.lgamma, special.erfc
 exp, log, log1p, expm1, sqrt = ops.exp, ops.log, ops.log1p, ops.expm1, ops.sqrt
-total, logistic, logsumexp, softmax = (
-    ops.reduce_sum,
-    ops.logistic,
-    activations.logsumexp,
-    activations.softmax,
-)
+total, logistic = ops.reduce_sum, ops.logistic
 
 
 class Formula(NamedTuple):
@@ -212,9 +208,9 @@ FORMULAS = [
     ),
     Formula("log(mean(exp(x)))", lambda x: log(mean(exp(x))), log_mean_exp, is_shifted),
     Formula("log(exp(x) + exp(y))", lambda x, y: log(exp(x) + exp(y)), special.logaddexp),
-    Formula("x - logsumexp(x)", lambda x: x - logsumexp(x), activations.log_softmax),
-    Formula("log(softmax(x))", lambda x: log(softmax(x)), activations.log_softmax),
-    Formula("exp(log_softmax(x))", lambda x: exp(activations.log_softmax(x)), softmax),
+    Formula("x - logsumexp(x)", lambda x: x - logsumexp(x), log_softmax),
+    Formula("log(softmax(x))", lambda x: log(softmax(x)), log_softmax),
+    Formula("exp(log_softmax(x))", lambda x: exp(log_softmax(x)), softmax),
     Formula("log(sigmoid(x))", lambda x: log(logistic(x)), activations.log_sigmoid),
     Formula("log(1 - exp(x))", lambda x: log(1.0 - exp(x)), log_one_minus_exp),
     Formula("log(exp(x) - 1)", lambda x: log(exp(x) - 1.0), lambda x: x + log_one_minus_exp(-x)),

@@ -24,9 +24,10 @@ from functx.custom.custom_jvp import custom_jvp
 from functx.lowering.jit import jit
 from functx.numpy.joining import stack, unstack
 from functx.numpy.promotion import broadcast_to, operand
-from functx.ops.activations import Softmax
 from functx.ops.operands import as_int, canonical_shape
-from functx.ops.random import random_split, subkey
+from functx.ops.random import subkey
+from functx.ops.random_bits import random_split
+from functx.ops.softmax import Softmax
 from functx.random.arguments import (
     DrawShapeLike,
     KeyLike,

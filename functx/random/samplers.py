@@ -35,9 +35,9 @@ from functx.ops.random import (
     RandomNormal,
     RandomShuffle,
     RandomTruncatedNormal,
-    random_bits,
     random_uniform,
 )
+from functx.ops.random_bits import random_bits
 from functx.random.arguments import (
     OutSharding,
     as_parameter,

@@ -10,8 +10,9 @@ from functx.core.caches import clear_on_rule_change, invalidate_caches, rule_ver
 from functx.core.decompositions import fallback_decomposition
 from functx.core.errors import ArgumentError, MissingRuleError, RegistrationError
 from functx.core.primitive import Primitive as Base
-from functx.ops.activations import Gelu, LogSoftmax, Silu, Softmax, SoftmaxLike, Softplus
+from functx.ops.activations import Gelu, Silu, Softplus
 from functx.ops.families import Elementwise
+from functx.ops.softmax import LogSoftmax, Softmax, SoftmaxLike
 from functx.ops.transcendental import Sin
 
 X = onp.array([0.5, -1.0, 2.0], "float32")

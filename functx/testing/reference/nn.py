@@ -10,7 +10,7 @@ import scipy.special
 
 from functx.core.types import Shape
 from functx.core.typing import Function
-from functx.ops import batch_norm, normalizations
+from functx.ops import batch_norm, normalizations, soft_target_losses
 from functx.ops import classification_losses as losses
 from functx.testing.reference.interpreter import Array, Definition, takes_primitive
 
@@ -206,7 +206,7 @@ def CrossEntropyBackward(
 
 
 def smoothed_target(
-    op: losses.ClassProbabilityPrimitive, target: Array, weights: Sequence[Array]
+    op: soft_target_losses.ClassProbabilityPrimitive, target: Array, weights: Sequence[Array]
 ) -> Array:
     """The class probabilities, smoothed and weighted, along the last axis."""
     weight, label_smoothing = weights[0] if weights else np.ones(()), op.label_smoothing
@@ -219,7 +219,7 @@ def smoothed_target(
 
 @takes_primitive
 def SoftTargetCrossEntropy(
-    op: losses.SoftTargetCrossEntropy, x: Array, target: Array, *weights: Array
+    op: soft_target_losses.SoftTargetCrossEntropy, x: Array, target: Array, *weights: Array
 ) -> Array:
     distribution = smoothed_target(op, target, weights)
     logs = np.moveaxis(scipy.special.log_softmax(x, op.axis), op.axis, -1)
@@ -228,7 +228,11 @@ def SoftTargetCrossEntropy(
 
 @takes_primitive
 def SoftTargetCrossEntropyBackward(
-    op: losses.ClassProbabilityPrimitive, ct: Array, x: Array, target: Array, *weights: Array
+    op: soft_target_losses.ClassProbabilityPrimitive,
+    ct: Array,
+    x: Array,
+    target: Array,
+    *weights: Array,
 ) -> Array:
     cotangent = softmax_minus_target(x, smoothed_target(op, target, weights), op.axis)
     ct = distribute_cotangent(ct, cotangent[..., 0], op.reduction, op.batch_ndim)[..., None]
