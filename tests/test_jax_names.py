@@ -4,6 +4,7 @@ import array
 import enum
 import importlib
 
+import jax as jax_itself
 import jax.numpy as original
 import numpy as onp
 import pytest
@@ -472,6 +473,8 @@ def test_settings_of_promotion_are_about_arguments_of_the_user():
             lambda: jnp.cov(vector[None] * vector[:, None]),
             lambda: jax.nn.softmax(vector[None] * vector[:, None]),
             lambda: jnp.histogram2d(whole, whole, 2),
+            lambda: jnp.where(vector > 1, vector[None] * vector[:, None], 0.0),
+            lambda: jax.scipy.sparse.linalg.cg(lambda x: x, {"a": 1.0, "b": 2.0}),
         ):
             jax.make_ir(fun)()
 
@@ -480,6 +483,23 @@ def test_what_is_lowered_says_the_types_of_its_arguments():
     fun = jax.jit(lambda x, n, y: (x * n, {"a": y}), static_argnums=1, donate_argnums=2)
     lowered = fun.lower(1.0, 3, onp.ones(2, "float32"))
     assert str(lowered.in_avals) == "((f32[], f32[2]), {})" and lowered.donate_argnums == (1,)
+
+
+def test_dtypes_of_jax_alone_are_compared_and_made():
+    key = original.zeros((), jax_itself.random.key(0).dtype)
+    for dtype, expected in ((key.dtype, True), (jax.random.key(0).dtype, False)):
+        assert jnp.issubdtype(dtype, jax_itself.dtypes.prng_key) is expected
+        assert not jnp.issubdtype(dtype, onp.floating)
+    assert jnp.zeros(2, jax.dtypes.float0).dtype == jax.dtypes.float0
+
+
+def test_functions_with_rules_of_two_kinds_take_both():
+    square = jax.custom_batching.custom_vmap(jax.custom_jvp(lambda x: x * x))
+    square.defjvp(lambda primals, tangents: (square.fun(*primals), 5.0 * tangents[0]))
+    square.def_vmap(lambda size, batched, x: (x * x, batched[0]))
+    assert float(jax.grad(square)(3.0)) == 5.0
+    with pytest.raises(AttributeError, match="no attribute 'defjvq'"):
+        square.defjvq
 
 
 def test_a_function_without_arguments_is_mapped_over_an_axis_of_given_size():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 
@@ -106,6 +106,12 @@ class CustomFunction:
 
     def __repr__(self) -> str:
         return f"{self.kind}({function_name(self.fun)})"
+
+    def __getattr__(self, name: str) -> Any:
+        """The method that gives the wrapped function, which has rules of another kind, such a rule."""
+        if name in ("defjvp", "defjvps", "defvjp", "def_vmap") and "fun" in self.__dict__:
+            return getattr(self.fun, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def rule_functions(self) -> tuple[Function, ...]:
         """The user's rule functions; empty until they are defined."""

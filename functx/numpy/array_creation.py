@@ -36,6 +36,7 @@ from functx.core.types import (
     Shape,
     accumulation_dtype,
     canonical_dtype,
+    float0,
     inexact_dtype,
     is_complex,
     kind,
@@ -224,7 +225,12 @@ def _full(shape: ShapeLike, value: ArrayLike, dtype: DType, weak: bool = False) 
 def zeros(
     shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
 ) -> Value:
-    """An array of `shape` filled with zeros, of the default float dtype if `dtype` is None."""
+    """An array of `shape` filled with zeros, of the default float dtype if `dtype` is None.
+
+    Those of `jax.dtypes.float0`, the tangents of integers, are an array of NumPy.
+    """
+    if dtype is float0:
+        return np.zeros(shape, float0)
     return on_device(_full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype)), device)
 
 

@@ -259,10 +259,13 @@ def number_literal(value: object, dtype: DType, weak: bool = False) -> Value:
     return scalar_literal(exact.value, dtype, True, repr(exact.value)) if weak else exact  # type: ignore[return-value]
 
 
-def broadcast(*args: Value) -> tuple[Value, ...]:
-    """`args` in their common shape by NumPy's rule; scalars beside arrays stay scalars."""
+def broadcast(*args: Value, check_ranks: bool = True) -> tuple[Value, ...]:
+    """`args` in their common shape by NumPy's rule; scalars beside arrays stay scalars.
+
+    With `check_ranks`, `numpy_rank_promotion` may refuse different ranks.
+    """
     shapes = [aval_of(x).shape for x in args]
-    if len({*map(len, shapes)}) > 1:
+    if check_ranks and len({*map(len, shapes)}) > 1:
         _check_rank_promotion(*args)
     primitives = _broadcasts(*shapes)
     return tuple(

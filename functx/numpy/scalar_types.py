@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeGuard
 
+import jax
 import ml_dtypes
 import numpy as np
 
@@ -176,8 +177,19 @@ def iinfo(dtype: object) -> ml_dtypes.iinfo:
     return ml_dtypes.iinfo(_dtype_of(dtype))
 
 
+def _is_of_jax_alone(dtype: object) -> bool:
+    """Whether `dtype` is one that JAX adds to those of NumPy, as that of typed keys, or a type of such."""
+    kind = getattr(dtype, "type", dtype)
+    return isinstance(kind, type) and issubclass(kind, jax.dtypes.extended)
+
+
 def issubdtype(arg1: object, arg2: object) -> bool:
-    """Whether the dtype `arg1` is `arg2` or a subtype of it; `bfloat16` is floating."""
+    """Whether the dtype `arg1` is `arg2` or a subtype of it; `bfloat16` is floating.
+
+    Dtypes of JAX alone, such as `jax.dtypes.prng_key`, are compared by JAX.
+    """
+    if _is_of_jax_alone(arg1) or _is_of_jax_alone(arg2):
+        return jax.dtypes.issubdtype(arg1, arg2)  # type: ignore[arg-type]
     if not _is_abstract_scalar_type(arg2):
         return not _is_abstract_scalar_type(arg1) and _dtype_of(arg1) == _dtype_of(arg2)
     if not _is_abstract_scalar_type(arg1):

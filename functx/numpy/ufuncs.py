@@ -434,7 +434,7 @@ def where(
                     return bind(ops.Select(), (condition, y, x))
             elif type(y) is float and x.atom.aval.dtype.kind == "f" and not x.atom.aval.weak_type:
                 return bind(ops.Select(), (condition, literal(y, x.atom.aval.dtype), x))
-    condition, x, y = broadcast(as_boolean(condition), *promote(x, y))
+    condition, x, y = broadcast(as_boolean(condition), *promote(x, y), check_ranks=False)
     return bind(ops.Select(), (condition, y, x))
 
 

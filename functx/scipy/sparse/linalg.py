@@ -21,7 +21,7 @@ from functx.core.typing import ArrayLike, Function, Number, PyTree, Value
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
 from functx.flatten_util import ravel_pytree
-from functx.numpy import conj, maximum, zeros
+from functx.numpy import asarray, conj, maximum, zeros
 from functx.numpy.promotion import as_inexact, operand
 from functx.numpy.tensor_contractions import matmul, vdot
 from functx.ops.operands import as_int
@@ -147,7 +147,7 @@ def _solve(
     hermitian: bool = False,
 ) -> tuple[PyTree, None]:
     """The solution by `solver`, which is given a problem of vectors and a guess."""
-    b = tree.map(lambda v: as_inexact(operand(v)), b)
+    b = tree.map(lambda v: as_inexact(asarray(v)), b)
     matvec = _linear_function(name, "A", a)
     precondition = (
         (lambda v: v) if preconditioner is None else _linear_function(name, "M", preconditioner)
