@@ -230,7 +230,7 @@ def zeros(
     Those of `jax.dtypes.float0`, the tangents of integers, are an array of NumPy.
     """
     if dtype is float0:
-        return np.zeros(shape, float0)
+        return np.zeros(shape, float0)  # type: ignore[return-value]
     return on_device(_full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype)), device)
 
 

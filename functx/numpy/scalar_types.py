@@ -186,10 +186,13 @@ def _is_of_jax_alone(dtype: object) -> bool:
 def issubdtype(arg1: object, arg2: object) -> bool:
     """Whether the dtype `arg1` is `arg2` or a subtype of it; `bfloat16` is floating.
 
-    Dtypes of JAX alone, such as `jax.dtypes.prng_key`, are compared by JAX.
+    Dtypes of JAX alone, such as those of typed keys, are subtypes of `jax.dtypes.prng_key` and its like.
     """
     if _is_of_jax_alone(arg1) or _is_of_jax_alone(arg2):
-        return jax.dtypes.issubdtype(arg1, arg2)  # type: ignore[arg-type]
+        kind = getattr(arg1, "type", arg1)
+        return arg1 == arg2 or (
+            isinstance(kind, type) and isinstance(arg2, type) and issubclass(kind, arg2)
+        )
     if not _is_abstract_scalar_type(arg2):
         return not _is_abstract_scalar_type(arg1) and _dtype_of(arg1) == _dtype_of(arg2)
     if not _is_abstract_scalar_type(arg1):
