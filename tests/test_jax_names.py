@@ -499,7 +499,7 @@ def test_functions_with_rules_of_two_kinds_take_both():
     square.def_vmap(lambda size, batched, x: (x * x, batched[0]))
     assert float(jax.grad(square)(3.0)) == 5.0
     with pytest.raises(AttributeError, match="no attribute 'defjvq'"):
-        square.defjvq
+        _ = square.defjvq
 
 
 def test_a_function_without_arguments_is_mapped_over_an_axis_of_given_size():
