@@ -1,5 +1,7 @@
 """A transform of your own: one rewrite of a program, here from `exp` and `log` to base two."""
 
+import functools
+
 import functx.numpy as np
 from functx import grad, jit, make_ir
 from functx.ops.transcendental import Exp, exp2
@@ -8,7 +10,7 @@ LN2 = 0.6931471805599453
 
 
 def base_two(eqn, *args):
-    """What an equation becomes: e to the x is 2 to the x / ln 2; the rest stays."""
+    """Rewrite e to the x as 2 to the x / ln 2, and leave other equations."""
     if isinstance(eqn.primitive, Exp):
         return exp2(args[0] * (1.0 / LN2))
     return NotImplemented
@@ -17,6 +19,7 @@ def base_two(eqn, *args):
 def in_base_two(fun):
     """`fun`, computed without `exp`."""
 
+    @functools.wraps(fun)
     def wrapper(*args):
         return make_ir(fun)(*args).rewrite(base_two)(*args)
 

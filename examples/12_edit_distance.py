@@ -47,11 +47,11 @@ assert abs(distance - 2.0) < 0.2
 
 # The slope along each substitution says how often the cheapest ways make it.
 alignment = jit(grad(soft_edit_distance))(costs, 1.0)
-print(np.round(alignment, 2))
+print(f"alignment, a row for each letter of kitten:\n{np.round(alignment, 2)}")
 assert np.allclose(np.diagonal(alignment)[:6], 1.0, atol=0.1)
 
 # All words at once: the loops and their writes are mapped like everything else.
 batch = np.stack([mismatches("kitten", word) for word in ("mittens", "kittens", "bitterr")])
 distances = jit(vmap(soft_edit_distance, in_axes=(0, None)))(batch, 1.0)
-print(distances)
+print("distances of three words:", distances)
 assert np.allclose(distances, [jit(soft_edit_distance)(each, 1.0) for each in batch], atol=1e-4)

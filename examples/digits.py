@@ -95,7 +95,7 @@ def main(steps=STEPS):
         parameters = step(parameters, x[batch], labels[batch], random.fold_in(random.key(1), i))
         parameters[0][0].block_until_ready()
         seconds.append(time.perf_counter() - start)
-        if (i + 1) % max(1, steps // 10) == 0:
+        if (i + 1) % max(1, steps // 10) == 0 and i + 1 < steps:
             train = float(accuracy(parameters, x, labels))
             test = float(accuracy(parameters, x_test, labels_test))
             print(
