@@ -213,11 +213,11 @@ class Recording:
         key = contextual_key((calls, types, numbers))
         found: tuple[Program, tuple[int, ...]] | None = _programs.get(key)
         if found is None:
-            form = hash(
+            structure = hash(
                 (tuple([x.aval if type(x) is Literal else x for x in calls]), types, numbers)
             )
-            if _seen.get(form) is None:
-                _seen.put(form, True)
+            if _seen.get(structure) is None:
+                _seen.put(structure, True)
                 return self.evaluate(calls, held)
             builder, values = self.trace(calls)
             program, _ = builder.finish([values[x.number] for x in held])
