@@ -261,21 +261,22 @@ class FlatFunction:
             out_tree = tree.treedef_with_static(out_tree, static)
         for x in outs:
             if type(x) is not Tracer:
-                self.check_output(x, out)
+                check_output(self.kind, self.fun, x, out)
         self.out_tree = out_tree
         return outs
 
-    def check_output(self, x: PyTree, out: PyTree) -> None:
-        """Raise ArgumentError unless the leaf `x` of the result `out` is an array or a number."""
-        if has_aval(x):
-            return
-        path = next(p for p, leaf in tree.leaves_with_path(out) if leaf is x)
-        raise ArgumentError(
-            f"{self.kind}({function_name(self.fun)}): the function must return arrays, numbers or "
-            f"pytrees of them; got {type_name(x)} at output{tree.keystr(path)}",
-            fix="Return arrays, and make what is none outside of the function; or register its class "
-            "as a pytree (jax.tree_util.register_dataclass).",
-        )
+
+def check_output(kind: str, fun: Function, x: PyTree, out: PyTree) -> None:
+    """Raise ArgumentError unless the leaf `x` of the result `out` of `fun` is an array or a number."""
+    if has_aval(x):
+        return
+    path = next(p for p, leaf in tree.leaves_with_path(out) if leaf is x)
+    raise ArgumentError(
+        f"{kind}({function_name(fun)}): the function must return arrays, numbers or "
+        f"pytrees of them; got {type_name(x)} at output{tree.keystr(path)}",
+        fix="Return arrays, and make what is none outside of the function; or register its class "
+        "as a pytree (jax.tree_util.register_dataclass).",
+    )
 
 
 def with_derivative_boundaries(

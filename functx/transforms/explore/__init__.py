@@ -15,7 +15,6 @@ from functx.transforms.explore.emission import Emitter
 from functx.transforms.explore.graph import FlowGraph
 from functx.transforms.explore.joins import join_common_ends
 from functx.transforms.explore.paths import Explorer, Findings, Restart
-from functx.transforms.explore.verification import verify_merges
 from functx.transforms.tracing_api import call_as_program
 
 _RESTARTS = 200
@@ -101,7 +100,6 @@ def find_graph(explorer: Explorer) -> FlowGraph:
         try:
             explorer.explore()
             graph = FlowGraph(explorer)
-            verify_merges(graph)
         except Restart:
             continue
         except IterationLimitError:

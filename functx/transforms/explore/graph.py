@@ -17,11 +17,8 @@ from functx.transforms.explore.paths import (
     Explorer,
     Merge,
     PathResult,
-    Restart,
     Segment,
-    can_merge,
     captured_key,
-    has_new_numbers,
 )
 
 
@@ -110,7 +107,7 @@ class FlowGraph:
         returns = [s for s in segments if isinstance(s.end, PathResult)]
         if not returns:
             for segment in [s for s in segments if isinstance(s.end, Merge)]:
-                self.refuse_merge(segment.end)  # type: ignore[arg-type]
+                self.findings.refuse(segment.end)  # type: ignore[arg-type]
         self.out_tree, self.written, avals = unify_returns(explorer, returns)
         self.results = [Var(aval) for aval in avals]
         self.end.live.update(dict.fromkeys(self.results))
@@ -119,12 +116,7 @@ class FlowGraph:
             self.find_live_variables()
             self.check_assumptions()
         except UnmappedValueError as error:
-            self.refuse_merge(error.args[0])
-
-    def refuse_merge(self, merge: Merge) -> None:
-        """Raise Restart; the next exploration does not merge paths at this decision."""
-        self.findings.unmerged.add(merge.decision.position.frames)
-        raise Restart
+            self.findings.refuse(error.args[0])
 
     def all_nodes(self) -> list[FlowNode]:
         """The nodes that can be reached, each before those that only it leads to."""
@@ -167,36 +159,12 @@ class FlowGraph:
             values = dict(zip(self.results, [*end.outputs, *new], strict=True))
             return FlowEdge(self.end, values, segment), None
         assert end is not None
-        arrival = end.arrival
-        decision = self.finest_decision(end.decision if isinstance(end, Merge) else end, arrival)
+        decision = end.decision if isinstance(end, Merge) else end
         is_new = decision not in self.nodes
         node = self.nodes.setdefault(decision, FlowNode(decision))
         edge = FlowEdge(node, {}, segment)
-        if decision is not end:
-            edge.merge = Merge(decision, arrival)
+        edge.merge = end if isinstance(end, Merge) else None
         return edge, decision if is_new else None
-
-    def finest_decision(self, decision: Decision, arrival: Any) -> Decision:
-        """The last decision that a path which has arrived at `decision` may merge with.
-
-        Later ones were made where fewer variables share a value.
-        """
-        position = decision.position
-        if position.repeats or position.frames in self.findings.unmerged:
-            return decision
-        return next(
-            each
-            for each in reversed(self.explorer.decisions[position])
-            if each is decision
-            or (
-                each.assumed is decision.assumed
-                and not (
-                    each.arrival.segment.follows(arrival.segment)
-                    and has_new_numbers(arrival, each.arrival)
-                )
-                and can_merge(each.arrival, arrival, position, self.findings)
-            )
-        )
 
     def find_live_variables(self) -> None:
         """Set the live variables of each node: those that it and the following equations read."""
@@ -217,22 +185,14 @@ class FlowGraph:
 
     def check_assumptions(self) -> None:
         """Raise Restart where a path merges with one that knows the outcome of more decisions."""
-        for _, edge in self.all_edges():
-            if edge.merge is None:
-                continue
-            known = edge.merge.decision.arrival
-            for predicate, outcome in self.assumptions_after(edge.target):
-                if known.segment.defines(predicate) or predicate in known.facts:
-                    value = edge.value(predicate) if type(predicate) is Var else predicate
-                    if edge.merge.arrival.facts.get(value) is not outcome:
-                        self.refuse_merge(edge.merge)
-
-    def assumptions_after(self, start: FlowNode) -> set[tuple[Atom, bool]]:
-        """The outcomes that paths from a node on have decided before, by predicate."""
-        decisions = [node.decision for node in reachable([start]) if node.decision]
-        return {
-            (each.arrival.predicate, each.assumed) for each in decisions if each.assumed is not None
-        }
+        label = self.explorer.labels.label
+        for merge, target in [(e.merge, e.target) for _, e in self.all_edges() if e.merge]:
+            known, facts = merge.decision.arrival.facts, merge.facts or {}
+            for each in [node.decision for node in reachable([target]) if node.decision] if known else ():
+                predicate = label(each.arrival.predicate)
+                if each.assumed is not None and predicate in known:
+                    if facts.get(predicate) is not each.assumed:
+                        self.findings.refuse(merge)
 
 
 def reachable(starts: Iterable[FlowNode], stops: Iterable[FlowNode] = ()) -> list[FlowNode]:

@@ -38,12 +38,14 @@ def join_common_ends(graph: FlowGraph) -> None:
 
 
 def resolve_definitions(edge: FlowEdge) -> None:
-    """Put numbers in place of the variables that an edge defines by them."""
+    """Put numbers, and arrays of the same type, in place of the variables that an edge defines by them."""
     for var in edge.target.live:
         atom = edge.value(var)
         source = edge.definitions.get(atom) if type(atom) is Var else None
         if type(source) is Literal:
             edge.values[var] = convert(source, atom.aval)
+        elif source is not None and source.aval == atom.aval:
+            edge.values[var] = source
     used = {edge.value(v) for v in edge.target.live}
     edge.definitions = {v: a for v, a in edge.definitions.items() if v in used}
 

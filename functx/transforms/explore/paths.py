@@ -1,48 +1,26 @@
-"""The paths through a function: it is run once for each outcome of its decisions."""
+"""The paths through a function, which its runs find: decisions, and the equations between them."""
 
 from __future__ import annotations
 
-import gc
-import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from functx import ops
 from functx.core import tree
-from functx.core.concretization import UnknownValues
-from functx.core.errors import (
-    FunctxError,
-    IterationLimitError,
-    PathLimitError,
-    ReplayError,
-)
-from functx.core.functionalization import functionalized_atom
+from functx.core.errors import PathLimitError
 from functx.core.program import Atom, Equation, Literal, Var
-from functx.core.source_info import Source, frame_source, source_line, user_line
-from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import Builder, run_and_finish
+from functx.core.source_info import Source, source_line
+from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree
 from functx.transforms.aliasing import capture_key
 from functx.transforms.argument_names import function_name
-from functx.transforms.control.body_tracing import common_aval
-from functx.transforms.explore.python_state import (
-    LeafKey,
-    Position,
-    PythonState,
-    expressions,
-    is_number_leaf,
-    iterator_states,
-    live_iterators,
-    user_frames,
-)
+from functx.transforms.explore.python_state import LeafKey, Position
 
-
-class PathEnds(BaseException):
-    """Ends a run of the function whose remaining program is known."""
+Slot = tuple[Any, LeafKey]
+"""A leaf of the state at a place in the code: the frames of a position, and the key of the leaf."""
 
 
 class Restart(BaseException):
@@ -52,17 +30,29 @@ class Restart(BaseException):
 class Arrival(NamedTuple):
     """The state in which a path arrives at a decision: the predicate, and the values of variables.
 
-    `leaves` has the atom of each traced array, and the number of each other leaf. `numbers` are those
-    that become values of the program here. `facts` are the outcomes of earlier decisions on the path by
-    predicate.
+    `leaves` has the atom of each traced array, and the number of each other leaf; `settable` are those
+    that a run can replace. `memory` says, for arrays, which storage they are views of. `facts` are the
+    outcomes of earlier decisions on the path, by the label of the predicate.
     """
 
+    position: Position
+    source: Source | None
     predicate: Atom
     structure: dict[LeafKey, Any]
     leaves: dict[LeafKey, Any]
-    numbers: dict[LeafKey, Literal]
+    settable: frozenset[LeafKey]
+    memory: dict[LeafKey, tuple[int, Any]]
     facts: dict[Atom, bool]
     segment: Segment
+
+    def slot(self, key: LeafKey) -> Slot:
+        """The slot of a leaf."""
+        return self.position.frames, key
+
+    def constants(self) -> tuple[Any, ...]:
+        """The position, and the numbers of Python in this state."""
+        numbers = [(key, repr(x)) for key, x in self.leaves.items() if type(x) is not Var]
+        return self.position, frozenset(numbers)
 
 
 class Decision:
@@ -71,23 +61,30 @@ class Decision:
     `assumed` is the outcome if the path has decided the same before; then there is no other.
     """
 
-    def __init__(
-        self,
-        position: Position,
-        source: Source | None,
-        arrival: Arrival,
-        assumed: bool | None,
-    ):
-        self.position, self.source, self.arrival = position, source, arrival
-        self.assumed = assumed
+    def __init__(self, arrival: Arrival, assumed: bool | None):
+        self.arrival, self.assumed = arrival, assumed
         self.after: dict[bool, Segment] = {}
 
+    @property
+    def source(self) -> Source | None:
+        """The line of the decision."""
+        return self.arrival.source
 
-class Merge(NamedTuple):
-    """The end of a path at a decision that another path has arrived at in an equal state."""
+    def missing(self) -> list[bool]:
+        """The outcomes that no run has taken."""
+        possible = (True, False) if self.assumed is None else (self.assumed,)
+        return [outcome for outcome in possible if outcome not in self.after]
 
-    decision: Decision
-    arrival: Arrival
+
+class Merge:
+    """The end of a segment at a decision that another path has arrived at in an equal state.
+
+    `facts` are those of all runs that merge here, in terms of the decision; None before the first.
+    """
+
+    def __init__(self, decision: Decision, arrival: Arrival):
+        self.decision, self.arrival = decision, arrival
+        self.facts: dict[Atom, bool] | None = None
 
 
 class PathResult(NamedTuple):
@@ -99,9 +96,10 @@ class PathResult(NamedTuple):
 
 
 class Segment:
-    """The equations of a path from one decision to the next.
+    """The equations of a path from one decision to the next; `used` counts the runs through it.
 
-    After them come `definitions`, variables that stand for numbers from then on.
+    After them come `definitions`, variables that stand for numbers, or for arrays that another variable
+    has too, from then on.
     """
 
     def __init__(self, before: Segment | None = None):
@@ -109,6 +107,8 @@ class Segment:
         self.equations: list[Equation] = []
         self.definitions: dict[LeafKey, tuple[Var, Atom]] = {}
         self.end: Decision | Merge | PathResult | None = None
+        self.defined: set[Atom] = set()
+        self.used = 0
 
     def path(self) -> list[bool]:
         """The outcomes that lead to this segment."""
@@ -127,33 +127,29 @@ class Segment:
             yield segment
             segment = segment.before
 
-    def follows(self, other: Segment) -> bool:
-        """Whether `other` is this segment or one before it."""
-        return any([segment is other for segment in self.chain()])
-
     def defines(self, atom: Atom) -> bool:
         """Whether this segment, or one before it, defines `atom`."""
-        for segment in self.chain():
-            if any([v is atom for v, _ in segment.definitions.values()]):
-                return True
-            if any([atom in eqn.outputs for eqn in segment.equations]):
-                return True
-        return False
+        return any([atom in segment.defined for segment in self.chain()])
 
 
 class Findings:
     """Facts about the variables and decisions of a function that its explorations share.
 
     `types` are those of numbers that become values of the program, `constants` the numbers that cannot.
-    Paths do not merge at the positions `unmerged`. `written` are the captured arrays that some
-    path writes to.
+    Each of the arrays `separated` gets a variable of its own, since it is the value of another leaf on some
+    paths only. `mutable` are the arrays that are written to later. Paths do not merge in the states
+    `unmerged`. `captured` are the variables of `captures`, `written` those that some path writes to.
+    `kept` are objects whose identities must stay theirs.
     """
 
     def __init__(self) -> None:
-        self.types: dict[Any, ShapedArray] = {}
-        self.constants: set[Any] = set()
+        self.types: dict[Slot, ShapedArray] = {}
+        self.constants: set[Slot] = set()
+        self.separated: set[Slot] = set()
+        self.mutable: set[Slot] = set()
         self.unmerged: set[Any] = set()
         self.captures: dict[Any, tuple[Var, Any]] = {}
+        self.captured: set[Atom] = set()
         self.written: dict[Var, None] = {}
         self.kept: list[object] = []
 
@@ -164,7 +160,13 @@ class Findings:
         )
         if found is None:
             found = self.captures[capture_key(value)] = Var(aval_of(value)), value
+            self.captured.add(found[0])
         return found[0]
+
+    def refuse(self, merge: Merge) -> NoReturn:
+        """Raise Restart; the next exploration does not merge paths in the state of this merge."""
+        self.unmerged |= {merge.decision.arrival.constants(), merge.arrival.constants()}
+        raise Restart
 
 
 def _equal_constants(x: object, y: object) -> bool:
@@ -188,8 +190,16 @@ class Explorer:
         self.paths, self.iterations = paths, iterations
         self.name = function_name(fun)
         self.findings = Findings()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the paths, but not the findings."""
         self.root = Segment()
         self.decisions: dict[Position, list[Decision]] = {}
+        self.open: deque[Decision] = deque()
+        self.last_outcome: dict[Any, bool] = {}
+        self.labels = Labels()
+        self.memory = MemoryFlow()
 
     def call(self, fun: Function, args: Sequence[PyTree], kwargs: PyTree) -> PyTree:
         """The result of a function that is traced inside of the explored one, explored as well."""
@@ -198,18 +208,28 @@ class Explorer:
         return run_explored(fun, args, kwargs, self.paths, self.iterations)
 
     def explore(self) -> Segment:
-        """The first segment of all paths."""
-        self.root = Segment()
-        self.decisions = {}
-        pending: list[list[bool]] = [[]]
-        count = 0
-        while pending:
+        """The first segment of all paths. Raises Restart if another exploration must follow."""
+        from functx.transforms.explore.run import Run
+
+        self.reset()
+        Run(self, []).execute()
+        count = 1
+        while self.open:
+            # The first one, since a run from there may come through those that follow.
+            decision = self.open[0]
+            missing = decision.missing()
+            if not missing:
+                self.open.popleft()
+                continue
             count += 1
             if count > self.paths:
                 raise self.path_limit_error()
-            run = Run(self, pending.pop())
-            run.execute()
-            pending += run.alternatives
+            Run(self, [*decision.arrival.segment.path(), missing[0]]).execute()
+        mutable = self.memory.mutable_slots()
+        if not mutable <= self.findings.mutable:
+            self.findings.mutable |= mutable
+            self.findings.separated -= mutable
+            raise Restart
         return self.root
 
     def path_limit_error(self) -> PathLimitError:
@@ -228,357 +248,54 @@ class Explorer:
         )
 
 
-class Run:
-    """One run of the function, which takes the outcomes `path` and then True at each new decision."""
+class Labels:
+    """Value numbering: variables that are computed alike from the same atoms have one label."""
 
-    def __init__(self, explorer: Explorer, path: Sequence[bool]):
-        self.explorer, self.findings = explorer, explorer.findings
-        self.path, self.taken = path, list[bool]()
-        self.alternatives: list[list[bool]] = []
-        self.segment = explorer.root
-        self.position_in_segment = self.emitted = 0
-        self.canonical_of: dict[Var, Atom] = {}
-        self.unknown_values = UnknownValues()
-        self.value_numbers: dict[Any, list[Var]] = {}
-        self.facts: dict[Atom, bool] = {}
-        self.visits: dict[Any, list[Arrival]] = {}
-        self.numbers: dict[Any, dict[Literal, None]] = {}
-        self.last_decision: tuple[Source | None, int, int] = (None, 0, 0)
+    def __init__(self) -> None:
+        self._first: dict[Any, Sequence[Var]] = {}
+        self._label_of: dict[Atom, Atom] = {}
 
-    def execute(self) -> None:
-        """Run the function in a builder of its own."""
-        explorer = self.explorer
-        builder = self.builder = Builder(explorer.name, "explore", current_builder.innermost())
-        builder.carries_writes = builder.returns_writes = True
-        builder.imported_views = {}
-        builder.explored_path = self
-        # Functionalizes from the start, so that all runs have the same equations.
-        builder.writes = True
-        builder.explorer = explorer
-        try:
-            with other_threads_wait():
-                gc.collect(0)
-                self.known_iterators = [*live_iterators()]
-                run_and_finish(builder, self.call_function, [])
-        except PathEnds:
-            pass
-        except (Exception, GeneratorExit) as error:
-            self.handle_error(error)
-            raise
-
-    def call_function(self) -> list[Any]:
-        """Call the function, and record its results."""
-        explorer = self.explorer
-        out = _call(explorer.fun, explorer.args, explorer.kwargs)
-        leaves, out_tree = tree.flatten_with_key_data(out)
-        self.finish([self.builder.tracer(x) for x in leaves], out_tree)
-        return []
-
-    def handle_error(self, error: BaseException) -> None:
-        """Raise Restart for an error that a number as a traced value may have caused.
-
-        Else name the outcomes that led to the error.
-        """
-        generalised = [key for key in self.generalised_here() if key not in self.findings.constants]
-        if generalised and not isinstance(
-            error, (PathLimitError, IterationLimitError, ReplayError)
-        ):
-            self.findings.constants.update(generalised)
-            raise Restart from None
-        if self.taken and not isinstance(error, FunctxError):
-            outcomes = [
-                f"  {outcome}: {source_line(each.source)}" for each, outcome in self.outcomes()
-            ]
-            error.add_note("\n".join(["explored with these outcomes:", *outcomes]))
-
-    def generalised_here(self) -> list[Any]:
-        """The numbers that are values of the program on this path."""
-        keys: list[Any] = []
-        for segment in self.segment.chain():
-            end = segment.end if isinstance(segment.end, Decision) else None
-            keys += [
-                (end.position.frames, key)
-                for key, (_, source) in segment.definitions.items()
-                if end and type(source) is Literal
-            ]
-        return keys
-
-    def outcomes(self) -> list[tuple[Decision, bool]]:
-        """The decisions of this path and their outcomes."""
-        segment, found = self.explorer.root, []
-        for outcome in self.taken:
-            if not isinstance(segment.end, Decision):
-                break
-            found.append((segment.end, outcome))
-            segment = segment.end.after[outcome]
-        return found
-
-    # Equations
-
-    def atom(self, x: Any) -> Atom:
-        """The canonical atom of the current value of `x`."""
-        atom = functionalized_atom(self.builder, self.builder.atom(x))[1]
-        self.record_equations()
-        return self.canonical(atom)
-
-    def canonical(self, atom: Atom) -> Atom:
-        """The atom that stands for `atom` of this run in all runs."""
-        if type(atom) is not Var:
-            return atom
-        found = self.canonical_of.get(atom)
-        if found is None:
-            value = self.builder.captured_value(atom)
-            assert value is not None, "a value has an equation or is captured"
-            found = self.canonical_of[atom] = self.findings.capture(value)
-        return found
-
-    def new_equations(self) -> list[Equation]:
-        """The pure equations that have been appended since the last call."""
-        copy, _ = functionalized_atom(self.builder, _NOTHING)
-        new = copy.equations[self.emitted :]
-        self.emitted += len(new)
-        return new
-
-    def record_equations(self) -> None:
-        """Append the new equations to the segment; check them where an earlier run has been here."""
-        for eqn in self.new_equations():
-            inputs = [self.canonical(a) for a in eqn.inputs]
-            known = self.segment.equations[self.position_in_segment :][:1]
-            if known:
-                if known[0].primitive != eqn.primitive or known[0].inputs != inputs:
-                    raise self.replay_error(eqn)
-                outputs = known[0].outputs
-            elif self.segment.end is not None:
-                raise self.replay_error(eqn)
-            else:
-                outputs = [Var(v.aval) for v in eqn.outputs]
-                self.segment.equations.append(
-                    Equation(eqn.primitive, inputs, outputs, eqn.source, eqn.part)
-                )
-            self.position_in_segment += 1
-            self.canonical_of.update(zip(eqn.outputs, outputs, strict=True))
-            self.number_values(eqn, inputs, outputs)
-
-    def number_values(self, eqn: Equation, inputs: Sequence[Atom], outputs: list[Var]) -> None:
-        """Note which earlier equation on this path computes the same as `eqn`."""
+    def add(self, eqn: Equation) -> None:
+        """Label the outputs of an equation."""
         if not (eqn.primitive.effects or eqn.primitive.draws):
-            same = (eqn.primitive, *[self.value_number(a) for a in inputs])
-            first = self.value_numbers.setdefault(same, outputs)
-            if first is not outputs:
-                self.value_numbers.update(zip(outputs, [[v] for v in first], strict=True))
+            computed = eqn.primitive, *map(self.label, eqn.inputs)
+            first = self._first.setdefault(computed, eqn.outputs)
+            if first is not eqn.outputs:
+                self._label_of.update(zip(eqn.outputs, first, strict=True))
 
-    def value_number(self, atom: Atom) -> Atom:
-        """The first atom on this path with the value of `atom`."""
-        return self.value_numbers[atom][0] if atom in self.value_numbers else atom
+    def label(self, atom: Atom) -> Atom:
+        """The label of an atom."""
+        return self._label_of.get(atom, atom)
 
-    def replay_error(self, eqn: Equation | None = None) -> ReplayError:
-        """The error for a run that differs from an earlier one with the same outcomes."""
-        return ReplayError(
-            f"explore({self.explorer.name}): the function must compute the same whenever it runs; got "
-            + (f"{eqn.primitive!r}, which it did not compute before" if eqn else "another end"),
-            *[f"after {outcome} at {source_line(d.source)}" for d, outcome in self.outcomes()[-1:]],
-            fix="Leave out side effects, such as appending to a list from outside, and random numbers of "
-            "Python or NumPy: the function runs once for each outcome of its decisions.",
-            source=None if eqn is None else eqn.source,
-        )
 
-    # Decisions
+class MemoryFlow:
+    """Which arrays at one decision are in the memory of which at the next, and which are written to."""
 
-    def decide(self, tracer: Tracer) -> bool:
-        """The outcome for a boolean of `tracer`, whose value is unknown."""
-        frames = user_frames(sys._getframe(1), _call.__code__)
-        source = frame_source(frames[-1]) if frames else None
-        repeats = self.count_repeats(source)
-        position = self.position(expressions(frames), repeats)
-        predicate = tracer if tracer.dtype == np.bool_ else ops.ne(tracer, 0)
-        predicate = ops.reshape(predicate, ()) if predicate.shape else predicate
-        state = PythonState(frames, self.findings.kept.append)
-        definitions = self.generalise(position, state)
-        found = self.predicate_and_leaves(predicate, state)
-        self.last_decision = source, repeats, len(self.builder.equations)
-        return self.settle(position, source, state, *found, definitions)
+    def __init__(self) -> None:
+        self._sources: dict[Slot, set[Slot]] = {}
+        self._written: set[Slot] = set()
 
-    def position(self, frames: tuple[Any, ...], repeats: int) -> Position:
-        """The position of a decision; iterators are not compared where an earlier run has been here."""
-        end = self.segment.end
-        if isinstance(end, Decision):
-            if (end.position.frames, end.position.repeats) != (frames, repeats):
-                raise self.replay_error()
-            return end.position
-        return Position(frames, repeats, iterator_states(self.known_iterators))
+    def flow(self, source: Sequence[Slot], target: Sequence[Slot]) -> None:
+        """Note that slots of two successive decisions have one storage."""
+        for slot in target:
+            self._sources.setdefault(slot, set()).update(source)
 
-    def count_repeats(self, source: Source | None) -> int:
-        """The number of decisions in a row that one instruction has asked for, as a call of `max` does."""
-        before, repeats, count = self.last_decision
-        new = self.builder.equations[count:]
-        same = source == before and all([eqn.source == source for eqn in new])
-        return repeats + 1 if same else 0
+    def write(self, slots: Sequence[Slot]) -> None:
+        """Note a write to the storage of slots."""
+        self._written.update(slots)
 
-    def predicate_and_leaves(
-        self, predicate: Any, state: PythonState
-    ) -> tuple[Atom, dict[LeafKey, Any]]:
-        """The predicate, and the atom or number of each leaf, in the terms of all runs."""
-        values = {k: x.value for k, x in state.leaves.items()}
-        tracers = {k: self.builder.tracer(x) for k, x in values.items() if type(x) is Tracer}
-        # Reading the current values may append equations, which are recorded all at once.
-        atoms = {k: functionalized_atom(self.builder, x.atom)[1] for k, x in tracers.items()}
-        found = self.atom(predicate)
-        leaves = {
-            k: self.canonical(atoms[k]) if k in atoms else literal_number(x)
-            for k, x in values.items()
-        }
-        return found, leaves | {captured_key(v): a for v, a in self.captured_arrays().items()}
-
-    def captured_arrays(self) -> dict[Var, Atom]:
-        """The current value of each captured array; those written to are results of the function."""
-        aliases = self.builder.functionalizer.functionalizer.aliases  # type: ignore[union-attr]
-        found: dict[Var, Atom] = {}
-        for var, value in self.builder.captures.values():
-            if var in aliases:
-                current = self.canonical(aliases[var].storage.value.atom)
-                captured = self.findings.capture(value)
-                found[captured] = current
-                if current is not captured:
-                    self.findings.written[captured] = None
+    def mutable_slots(self) -> set[Slot]:
+        """The slots whose storage is written to before the function returns."""
+        found, pending = set[Slot](), [*self._written]
+        while pending:
+            slot = pending.pop()
+            if slot not in found:
+                found.add(slot)
+                pending += self._sources.get(slot, ())
         return found
 
-    def generalise(self, position: Position, state: PythonState) -> dict[LeafKey, Any]:
-        """Turn numbers that vary between paths into values of the program; their new tracers."""
-        found = {}
-        for key, leaf in state.leaves.items():
-            aval = self.findings.types.get((position.frames, key))
-            if (
-                aval is None
-                or leaf.set is None
-                or (position.frames, key) in self.findings.constants
-            ):
-                continue
-            if not is_number_leaf(leaf.value) and aval_of(leaf.value) == aval:
-                continue
-            tracer = self.builder.add_input(aval)
-            found[key] = tracer, leaf.value
-            leaf.set(tracer)
-            state.leaves[key] = leaf._replace(value=tracer)
-        return self.define(position, found)
 
-    def define(self, position: Position, found: dict[LeafKey, Any]) -> dict[LeafKey, Any]:
-        """Record the variables of `found`, each with the value that it stands for."""
-        sources = self.sources_of(found)
-        for key, (tracer, _) in found.items():
-            source = sources[key]
-            known = self.segment.definitions.get(key)
-            var = known[0] if known else Var(tracer.atom.aval)
-            self.canonical_of[tracer.atom] = var
-            found[key] = var, source
-        return found
-
-    def sources_of(self, found: dict[LeafKey, Any]) -> dict[LeafKey, Atom]:
-        """The values that new variables stand for."""
-        sources: dict[LeafKey, Atom] = {}
-        for key, (_, value) in found.items():
-            sources[key] = literal_number(value) if is_number_leaf(value) else self.atom(value)
-        return sources
-
-    def check_computed(self, position: Position, numbers: dict[LeafKey, Literal]) -> None:
-        """Raise Restart for a number that Python sets anew at each arrival, as a `for` does."""
-        for key, number in numbers.items():
-            slot = position.frames, key
-            seen = self.numbers.setdefault(slot, {})
-            seen[number] = None
-            if len(seen) > _MOST_NUMBERS:
-                self.findings.constants.add(slot)
-                raise Restart
-
-    def settle(
-        self,
-        position: Position,
-        source: Source | None,
-        state: PythonState,
-        predicate: Atom,
-        leaves: dict[LeafKey, Any],
-        definitions: dict[LeafKey, Any],
-    ) -> bool:
-        """The outcome at a decision; raises PathEnds where an equal state is known."""
-        fact = self.facts.get(self.value_number(predicate))
-        segment = self.segment
-        numbers = {k: a for k, (_, a) in definitions.items() if type(a) is Literal}
-        self.check_computed(position, numbers)
-        arrival = Arrival(predicate, state.structure, leaves, numbers, {**self.facts}, segment)
-        self.count_visit(position, source, arrival)
-        if segment.end is None:
-            segment.definitions = definitions
-            segment.end = self.find_decision(position, source, arrival, fact)
-            if isinstance(segment.end, Merge):
-                raise PathEnds
-        elif not isinstance(segment.end, Decision):
-            raise self.replay_error()
-        outcome = self.choose(fact)
-        self.facts[self.value_number(predicate)] = outcome
-        self.segment = segment.end.after.setdefault(outcome, Segment(segment))
-        self.position_in_segment = 0
-        return outcome
-
-    def choose(self, fact: bool | None) -> bool:
-        """The outcome of the next decision of this run: that which the path has decided before, if any."""
-        if len(self.taken) < len(self.path):
-            outcome = self.path[len(self.taken)]
-        elif fact is not None:
-            outcome = fact
-        else:
-            outcome = True
-            self.alternatives.append([*self.taken, False])
-        self.taken.append(outcome)
-        return outcome
-
-    def find_decision(
-        self, position: Position, source: Source | None, arrival: Arrival, fact: bool | None
-    ) -> Decision | Merge:
-        """The end of a new segment: a merge with an equal state, or a new decision."""
-        decisions = self.explorer.decisions.setdefault(position, [])
-        # Between two decisions of one call of C code, such as `max`, its state is hidden.
-        if not position.repeats and position.frames not in self.findings.unmerged:
-            on_path = {each for each, _ in self.outcomes()}
-            for each in decisions:
-                if each.assumed not in (None, fact):
-                    continue
-                if each in on_path and has_new_numbers(each.arrival, arrival):
-                    continue
-                if can_merge(each.arrival, arrival, position, self.findings):
-                    return Merge(each, arrival)
-        decision = Decision(position, source, arrival, fact)
-        decisions.append(decision)
-        return decision
-
-    def count_visit(self, position: Position, source: Source | None, arrival: Arrival) -> None:
-        """Count the arrivals of this path at a position; IterationLimitError for too many."""
-        visits = self.visits.setdefault(position.frames, [])
-        visits.append(arrival)
-        if len(visits) > self.explorer.iterations:
-            raise IterationLimitError(
-                f"explore({self.explorer.name}): a loop must repeat its state within "
-                f"{self.explorer.iterations} iterations; got other values of "
-                + (", ".join(changed_names(*visits[-2:])) or "what no local variable shows"),
-                fix="Keep what the loop changes in traced arrays of fixed shapes and in numbers, or write "
-                "it with functx.lax.while_loop; to unroll more of it, pass larger `iterations` and `paths`.",
-                source=None if source is None else user_line(source),
-            )
-
-    # The end
-
-    def finish(self, outs: Sequence[Tracer], out_tree: tree.TreeDef) -> None:
-        """Record the results as the end of the path."""
-        end = self.make_return(outs, out_tree)
-        if self.segment.end is None:
-            self.segment.end = end
-        elif self.segment.end != end:
-            raise self.replay_error()
-
-    def make_return(self, outs: Sequence[Tracer], out_tree: tree.TreeDef) -> PathResult:
-        """The results, and the new values of captured arrays that the function wrote to."""
-        outputs = [functionalized_atom(self.builder, x.atom)[1] for x in outs]
-        self.record_equations()
-        written = {v: a for v, a in self.captured_arrays().items() if a is not v}
-        return PathResult([self.canonical(a) for a in outputs], out_tree, written)
+_CAPTURED = -1
 
 
 def captured_key(var: Var) -> LeafKey:
@@ -586,92 +303,6 @@ def captured_key(var: Var) -> LeafKey:
     return _CAPTURED, var
 
 
-_CAPTURED = -1
-
-
-@contextmanager
-def other_threads_wait() -> Iterator[None]:
-    """A context in which other threads seldom run: their iterators would be taken for those of this one."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_INTERVAL)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
-_SWITCH_INTERVAL = 1.0
-_MOST_NUMBERS = 3
-_NOTHING = Literal(0, ShapedArray((), np.dtype("int32")))
-
-
-def _call(fun: Function, args: Sequence[PyTree], kwargs: PyTree) -> PyTree:
-    """Call `fun`; frames inside this one belong to its state."""
-    return fun(*args, **kwargs)
-
-
-def literal_number(value: Any) -> Any:
-    """The literal for a number among the leaves; anything else unchanged."""
-    if type(value) is Tracer:
-        return value.atom if type(value.atom) is Literal else value
-    try:
-        return Literal(value.item() if isinstance(value, np.generic) else value, aval_of(value))
-    except (FunctxError, OverflowError):
-        return value
-
-
-def has_new_numbers(known: Arrival, new: Arrival) -> bool:
-    """Whether Python has set a number anew between two arrivals of one path."""
-    return any([known.numbers.get(key, number) != number for key, number in new.numbers.items()])
-
-
-def can_merge(known: Arrival, new: Arrival, position: Position, findings: Findings) -> bool:
-    """Whether a path may go on as one that arrived in the state `known`.
-
-    Raises Restart if it may once numbers that differ are values of the program.
-    """
-    shared = known.structure.keys() & new.structure.keys()
-    if any([known.structure[name] != new.structure[name] for name in shared]):
-        return False
-    keys = [k for k in known.leaves if k in new.leaves and (k[:2] in shared or k[0] == _CAPTURED)]
-    varying: dict[Any, ShapedArray] = {}
-    for key in keys:
-        x, y = known.leaves[key], new.leaves[key]
-        if type(x) is Var and type(y) is Var and x.aval == y.aval:
-            continue
-        if type(x) is not Var and type(y) is not Var and repr(x) == repr(y):
-            continue
-        slot = position.frames, key
-        avals = [a.aval for a in (x, y) if isinstance(a, (Var, Literal))]
-        common = None if len(avals) < 2 or avals[0].shape else common_aval(avals)
-        if common is None or slot in findings.constants:
-            return False
-        varying[slot] = common
-    partition: dict[Any, Any] = {}
-    for key in [key for key in keys if (position.frames, key) not in varying]:
-        # Variables that share a value in the known state must share one in the new state.
-        if partition.setdefault(known.leaves[key], new.leaves[key]) != new.leaves[key]:
-            return False
-    if varying:
-        for slot, aval in varying.items():
-            if findings.types.get(slot) == aval:
-                findings.constants.add(slot)
-            findings.types[slot] = aval
-        raise Restart
-    return True
-
-
-def changed_names(before: Arrival, after: Arrival) -> list[str]:
-    """The local variables whose values differ between two arrivals, for a message."""
-    return [
-        f"`{name}`"
-        for i, name in after.structure
-        if before.structure.get((i, name)) != after.structure[i, name]
-        or any(
-            [
-                type(leaf) is not Var and repr(before.leaves.get(key)) != repr(leaf)
-                for key, leaf in after.leaves.items()
-                if key[:2] == (i, name)
-            ]
-        )
-    ]
+def is_captured(key: LeafKey) -> bool:
+    """Whether a leaf is a captured array."""
+    return key[0] == _CAPTURED

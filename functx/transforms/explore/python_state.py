@@ -81,7 +81,7 @@ _CONTAINERS: tuple[Any, ...] = ([], {}, {}.values(), {}.items())
 _ITERATOR_TYPES = frozenset(
     [
         GeneratorType,
-        *[type(iter(x)) for x in (*_CONTAINERS, (), set(), "")],
+        *[type(iter(x)) for x in (*_CONTAINERS, (), set(), "", range(1), range(2**70))],
         *[type(reversed(x)) for x in _CONTAINERS],
     ]
 )
@@ -112,7 +112,7 @@ class PythonState:
         self.structure: dict[LeafKey, Any] = {}
         self.leaves: dict[LeafKey, Leaf] = {}
         self._keep = keep
-        self._seen: dict[int, int] = {}
+        self._seen: dict[int, LeafKey] = {}
         for i, frame in enumerate(frames):
             for name, value in dict(frame.f_locals).items():
                 setter = partial(set_local, frame, name)
@@ -131,7 +131,7 @@ class PythonState:
             return "the same as", self._seen[id(x)]
         if len(self._seen) > _LARGEST_STATE:
             return "out of reach"
-        self._seen[id(x)] = len(self._seen)
+        self._seen[id(x)] = path
         self._keep(x)
         if kind is np.ndarray:
             return x.dtype.str, x.shape, x.tobytes() if x.dtype.kind != "O" else id(x)
