@@ -292,15 +292,19 @@ class Run:
         """The storage of each array, by number, and how it is a view of that."""
         slots: dict[Any, list[Slot]] = {}
         numbers: dict[Any, int] = {}
-        found = {}
+        found, views = {}, set()
         for key, var in arrays.items():
             alias = self.aliases().get(var)
             if alias is not None:
                 slots.setdefault(alias.storage, []).append((position.frames, key))
                 number = numbers.setdefault(alias.storage, len(numbers))
                 found[key] = number, tuple(self.view_steps(alias))
+                views.add((alias.storage, alias.key))
         for storage, target in slots.items():
             self.explorer.memory.flow(self.slots.get(storage, ()), target)
+            # Views that no variable shows must be taken again, as those of a path that merges here are.
+            values = storage.cached_views or {}
+            storage.cached_views = {k: x for k, x in values.items() if (storage, k) in views}
         self.slots = slots
         return found
 
