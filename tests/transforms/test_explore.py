@@ -486,8 +486,8 @@ def test_paths_with_other_results_name_the_lines_of_both():
 
 
 def test_limits_and_numbers_of_python_are_told_with_a_cure():
-    with pytest.raises(functx.errors.PathLimitError, match=r"ten_ifs.*at most 5 paths"):
-        explore(ten_ifs, paths=5)(1.0)
+    with pytest.raises(functx.errors.PathLimitError, match=r"any_all.*at most 5 paths"):
+        explore(any_all, paths=5)(1.0)
 
     def grow(x):
         values = [x]

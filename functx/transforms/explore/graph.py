@@ -188,11 +188,11 @@ class FlowGraph:
         label = self.explorer.labels.label
         for merge, target in [(e.merge, e.target) for _, e in self.all_edges() if e.merge]:
             known, facts = merge.decision.arrival.facts, merge.facts or {}
-            for each in [node.decision for node in reachable([target]) if node.decision] if known else ():
+            following = [node.decision for node in reachable([target]) if node.decision]
+            for each in [d for d in following if d.assumed is not None and known]:
                 predicate = label(each.arrival.predicate)
-                if each.assumed is not None and predicate in known:
-                    if facts.get(predicate) is not each.assumed:
-                        self.findings.refuse(merge)
+                if predicate in known and facts.get(predicate) is not each.assumed:
+                    self.findings.refuse(merge)
 
 
 def reachable(starts: Iterable[FlowNode], stops: Iterable[FlowNode] = ()) -> list[FlowNode]:

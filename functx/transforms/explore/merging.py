@@ -142,8 +142,6 @@ class Renaming:
         found = self._names.get(atom)
         if found is not None:
             return found
-        if atom not in self._parameters and (
-            atom in self._captured or self._known.defines(atom)
-        ):
+        if atom not in self._parameters and (atom in self._captured or self._known.defines(atom)):
             return atom
         return self.merge

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from functx.core import tree
 from functx.core.errors import PathLimitError
-from functx.core.program import Atom, Equation, Literal, Var
+from functx.core.program import Atom, Equation, Var
 from functx.core.source_info import Source, source_line
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray
@@ -31,7 +32,8 @@ class Arrival(NamedTuple):
     """The state in which a path arrives at a decision: the predicate, and the values of variables.
 
     `leaves` has the atom of each traced array, and the number of each other leaf; `settable` are those
-    that a run can replace. `memory` says, for arrays, which storage they are views of. `facts` are the
+    that a run can replace. `hides_iteration` tells of a `for` whose iteration no variable may show.
+    `memory` says, for arrays, which storage they are views of. `facts` are the
     outcomes of earlier decisions on the path, by the label of the predicate.
     """
 
@@ -41,6 +43,7 @@ class Arrival(NamedTuple):
     structure: dict[LeafKey, Any]
     leaves: dict[LeafKey, Any]
     settable: frozenset[LeafKey]
+    hides_iteration: bool
     memory: dict[LeafKey, tuple[int, Any]]
     facts: dict[Atom, bool]
     segment: Segment
@@ -64,11 +67,20 @@ class Decision:
     def __init__(self, arrival: Arrival, assumed: bool | None):
         self.arrival, self.assumed = arrival, assumed
         self.after: dict[bool, Segment] = {}
+        self.number = 0
 
     @property
     def source(self) -> Source | None:
         """The line of the decision."""
         return self.arrival.source
+
+    def first_outcome(self) -> bool:
+        """The outcome that a run has taken first."""
+        return next(iter(self.after))
+
+    def bit(self, bit: int, flip: int) -> bool:
+        """A bit of the number of the decision, or its complement."""
+        return bool((self.number >> bit ^ flip) & 1)
 
     def missing(self) -> list[bool]:
         """The outcomes that no run has taken."""
@@ -98,7 +110,7 @@ class PathResult(NamedTuple):
 class Segment:
     """The equations of a path from one decision to the next; `used` counts the runs through it.
 
-    After them come `definitions`, variables that stand for numbers, or for arrays that another variable
+    `recorded_after` is the last merge of the run that recorded it. After them come `definitions`, variables that stand for numbers, or for arrays that another variable
     has too, from then on.
     """
 
@@ -108,6 +120,7 @@ class Segment:
         self.definitions: dict[LeafKey, tuple[Var, Atom]] = {}
         self.end: Decision | Merge | PathResult | None = None
         self.defined: set[Atom] = set()
+        self.recorded_after: Merge | None = None
         self.used = 0
 
     def path(self) -> list[bool]:
@@ -196,6 +209,8 @@ class Explorer:
         """Forget the paths, but not the findings."""
         self.root = Segment()
         self.decisions: dict[Position, list[Decision]] = {}
+        self.merges: list[Merge] = []
+        self.count = 0
         self.open: deque[Decision] = deque()
         self.last_outcome: dict[Any, bool] = {}
         self.labels = Labels()
@@ -206,6 +221,11 @@ class Explorer:
         from functx.transforms.explore import run_explored
 
         return run_explored(fun, args, kwargs, self.paths, self.iterations)
+
+    def add(self, decision: Decision) -> None:
+        """Add a new decision."""
+        decision.number, self.count = self.count, self.count + 1
+        self.open.append(decision)
 
     def explore(self) -> Segment:
         """The first segment of all paths. Raises Restart if another exploration must follow."""
@@ -225,12 +245,30 @@ class Explorer:
             if count > self.paths:
                 raise self.path_limit_error()
             Run(self, [*decision.arrival.segment.path(), missing[0]]).execute()
+        self.verify_merges()
         mutable = self.memory.mutable_slots()
         if not mutable <= self.findings.mutable:
             self.findings.mutable |= mutable
             self.findings.separated -= mutable
             raise Restart
         return self.root
+
+    def verify_merges(self) -> None:
+        """Run on from merges where other runs have been. Raises Restart where a run does something else.
+
+        Parts of the state of Python code are shown by no local variable: operands of an unfinished expression,
+        attributes of global objects. Many merges are verified by runs among which, for each two
+        decisions, all pairs of outcomes occur.
+        """
+        from functx.transforms.explore.run import Run
+
+        if len(self.merges) <= _VERIFIED_ONE_BY_ONE:
+            for merge in self.merges:
+                Run(self, merge.arrival.segment.path(), prefer=Decision.first_outcome).execute()
+            return
+        for bit in range(self.count.bit_length()):
+            for flip in (0, 1):
+                Run(self, [], prefer=partial(Decision.bit, bit=bit, flip=flip)).execute()
 
     def path_limit_error(self) -> PathLimitError:
         """The error for too many paths, which names the lines where most of them part."""
@@ -295,6 +333,7 @@ class MemoryFlow:
         return found
 
 
+_VERIFIED_ONE_BY_ONE = 32
 _CAPTURED = -1
 
 

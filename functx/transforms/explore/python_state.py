@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import dis
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, repeat, takewhile
 from operator import length_hint
 from types import (
     BuiltinFunctionType,
@@ -82,6 +84,7 @@ _ITERATOR_TYPES = frozenset(
     [
         GeneratorType,
         *[type(iter(x)) for x in (*_CONTAINERS, (), set(), "", range(1), range(2**70))],
+        repeat,
         *[type(reversed(x)) for x in _CONTAINERS],
     ]
 )
@@ -92,13 +95,53 @@ def iterator_states(known: Iterable[int]) -> tuple[Any, ...]:
     found = live_iterators()
     for each in known:
         found.pop(each, None)
-    states = [
-        (type(x).__name__, x.gi_code.co_qualname, x.gi_frame.f_lasti)
-        if isinstance(x, GeneratorType) and x.gi_frame is not None
-        else (type(x).__name__, "", length_hint(x, -1))
-        for x in found.values()
-    ]
-    return tuple(sorted(states))
+    return tuple(sorted([iterator_state(x) for x in found.values()]))
+
+
+def iterator_state(x: Any) -> tuple[str, str, int, str]:
+    """How far an iterator has come: where its code is, if it is a generator, and what is left."""
+    if not isinstance(x, GeneratorType) or x.gi_frame is None:
+        return type(x).__name__, "", length_hint(x, -1), ""
+    variables = {
+        name: length_hint(value, -1) if type(value) in _ITERATOR_TYPES else value
+        for name, value in x.gi_frame.f_locals.items()
+        if type(value) in _ITERATOR_TYPES or type(value) in _COMPARED_BY_TEXT
+    }
+    return type(x).__name__, x.gi_code.co_qualname, x.gi_frame.f_lasti, repr(variables)
+
+
+def hides_iteration(frame: FrameType) -> bool:
+    """Whether a frame is in a `for` that also assigns to its variables elsewhere.
+
+    Then no variable may show which iteration it is.
+    """
+    return any([start <= frame.f_lasti < end for start, end in overwriting_loops(frame.f_code)])
+
+
+@lru_cache(4096)
+def overwriting_loops(code: CodeType) -> list[tuple[int, int]]:
+    """The first and last offsets of the `for` loops whose variables are all assigned elsewhere within."""
+    instructions = [*dis.get_instructions(code)]
+    found = []
+    for i, each in enumerate(instructions):
+        if each.opname != "FOR_ITER":
+            continue
+        target = takewhile(
+            lambda x: x.opname.startswith(("STORE", "UNPACK")), instructions[i + 1 :]
+        )
+        variables = {name for x in target for name in stored_names(x)}
+        inside = [x for x in instructions if each.offset < x.offset < each.argval]
+        stores = Counter([name for x in inside for name in stored_names(x)])
+        if all([stores[name] > 1 for name in variables]):
+            found.append((each.offset, each.argval))
+    return found
+
+
+def stored_names(instruction: dis.Instruction) -> list[str]:
+    """The variables that an instruction assigns to."""
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    count = instruction.opname.count("STORE_")
+    return [*names[:count]] if count and "SUBSCR" not in instruction.opname else []
 
 
 class PythonState:

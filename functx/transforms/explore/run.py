@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
@@ -44,6 +44,7 @@ from functx.transforms.explore.python_state import (
     Position,
     PythonState,
     expressions,
+    hides_iteration,
     is_number_leaf,
     iterator_states,
     live_iterators,
@@ -53,9 +54,9 @@ from functx.transforms.tracing_api import check_output
 
 LOOP_ROUNDS = 64
 """The number of times that a loop is followed: a Python loop whose end no variable shows ends within these."""
-_FEWEST_ROUNDS, _ROUND_EQUATIONS = 16, 4000
+_FEWEST_ROUNDS, _ROUND_EQUATIONS = 8, 1000
 _LONGEST_WALK = 640
-_DEEPEST_RECURSION = 100
+_DEEPEST_RECURSION = 50
 
 
 class PathEnds(BaseException):
@@ -77,10 +78,19 @@ class Step(NamedTuple):
 class Run:
     """One run of the function, which takes the outcomes `path`, then those that are not yet known.
 
-    One that does not merge has paths of its own.
+    One that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
+    decision that the run comes to for the first time. The run ends after the segment `last`, if any.
     """
 
-    def __init__(self, explorer: Explorer, path: Sequence[bool], merges: bool = True):
+    def __init__(
+        self,
+        explorer: Explorer,
+        path: Sequence[bool],
+        merges: bool = True,
+        prefer: Callable[[Decision], bool] | None = None,
+        last: Segment | None = None,
+    ):
+        self.prefer, self.last = prefer, last
         self.explorer, self.findings, self.merges = explorer, explorer.findings, merges
         self.segment = explorer.root if merges else Segment()
         self.forced, self.planned = deque(path), deque[bool]()
@@ -108,8 +118,7 @@ class Run:
         builder.writes = True
         builder.explorer = explorer
         try:
-            with other_threads_wait():
-                gc.collect(0)
+            with other_threads_wait(), no_garbage_collection():
                 self.known_iterators = [*live_iterators()]
                 run_and_finish(builder, self.call_function, [])
         except PathEnds:
@@ -142,7 +151,9 @@ class Run:
         if self.renamings and not self.is_error_of_path(error):
             self.refuse(self.renamings[-1].merge)
         if self.history and not isinstance(error, FunctxError):
-            outcomes = [f"  {step.outcome}: {source_line(step.decision.source)}" for step in self.history]
+            outcomes = [
+                f"  {step.outcome}: {source_line(step.decision.source)}" for step in self.history
+            ]
             error.add_note("\n".join(["explored with these outcomes:", *outcomes]))
 
     def give_up_numbers(self, slots: Iterable[Slot]) -> None:
@@ -176,8 +187,15 @@ class Run:
 
     def mismatch(self, eqn: Equation | None = None) -> NoReturn:
         """Raise for a run that differs from the path that is known: it merged wrongly, or is not repeatable."""
-        if self.renamings:
-            self.refuse(self.renamings[-1].merge)
+        segment, merges = self.segment, [renaming.merge for renaming in self.renamings[-1:]]
+        if segment.recorded_after is not None:
+            if merges:
+                # Raises Restart if it is the known path that was recorded after a wrong merge.
+                Run(self.explorer, segment.path(), last=segment).execute()
+            else:
+                merges = [segment.recorded_after]
+        for merge in merges:
+            self.refuse(merge)
         raise ReplayError(
             f"explore({self.explorer.name}): the function must compute the same whenever it runs; got "
             + (f"{eqn.primitive!r}, which it did not compute before" if eqn else "another end"),
@@ -286,7 +304,7 @@ class Run:
 
     def aliases(self) -> dict[Atom, Any]:
         """The chain of views that each variable of this run is."""
-        return self.builder.functionalizer.functionalizer.aliases  # type: ignore[union-attr]
+        return self.builder.functionalizer.functionalizer.aliases  # type: ignore
 
     def memory(self, position: Position, arrays: dict[LeafKey, Var]) -> dict[LeafKey, Any]:
         """The storage of each array, by number, and how it is a view of that."""
@@ -329,7 +347,8 @@ class Run:
         predicate = ops.reshape(predicate, ()) if predicate.shape else predicate
         state = PythonState(frames, self.findings.kept.append)
         definitions = self.define(position, state)
-        arrival = self.arrival(position, source, predicate, state)
+        hides = any([hides_iteration(f) for f in frames])
+        arrival = self.arrival(position, source, predicate, state, hides)
         self.last_decision = source, repeats, len(self.builder.equations)
         return self.arrive(arrival, definitions)
 
@@ -400,7 +419,12 @@ class Run:
         return None if aval == aval_of(value) else aval
 
     def arrival(
-        self, position: Position, source: Source | None, predicate: Any, state: PythonState
+        self,
+        position: Position,
+        source: Source | None,
+        predicate: Any,
+        state: PythonState,
+        hides: bool,
     ) -> Arrival:
         """The state at a decision, in the terms of all runs."""
         values = {k: x.value for k, x in state.leaves.items()}
@@ -422,6 +446,7 @@ class Run:
             state.structure,
             {k: x for k, x in named.items() if not isinstance(x, Merge)},
             frozenset([k for k, leaf in state.leaves.items() if leaf.set is not None]),
+            hides,
             memory,
             {p: on for p, on in self.facts.items() if p in self.shared_facts},
             self.segment,
@@ -447,6 +472,9 @@ class Run:
         """The outcome at a decision; from then on, the run goes where the path leads that it merges with."""
         segment = self.segment
         self.idle += 1
+        if segment is self.last:
+            self.match_end(arrival, definitions)
+            raise PathEnds
         if segment.end is None:
             self.idle = 0
             segment.definitions = definitions
@@ -472,13 +500,17 @@ class Run:
             for each in decisions:
                 if each.assumed not in (None, fact) or each.arrival.constants() in unmerged:
                     continue
+                if arrival.hides_iteration and each in [step.decision for step in self.history]:
+                    continue
                 if can_merge(each.arrival, arrival, self.findings):
-                    return Merge(each, arrival)
+                    merge = Merge(each, arrival)
+                    self.explorer.merges.append(merge)
+                    return merge
         self.count_visit(arrival)
         decision = Decision(arrival, fact if label in self.shared_facts else None)
         decisions.append(decision)
         if self.merges:
-            self.explorer.open.append(decision)
+            self.explorer.add(decision)
         return decision
 
     def match_end(self, arrival: Arrival, definitions: dict[LeafKey, tuple[Var, Atom]]) -> None:
@@ -532,7 +564,10 @@ class Run:
         self.shared_facts.add(label)
         self.history.append(Step(decision, outcome, len(self.builder.equations)))
         self.explorer.last_outcome[decision.arrival.position.frames[-1:]] = outcome
-        segment = decision.after.setdefault(outcome, Segment(decision.arrival.segment))
+        if outcome not in decision.after:
+            segment = decision.after[outcome] = Segment(decision.arrival.segment)
+            segment.recorded_after = self.renamings[-1].merge if self.renamings else None
+        segment = decision.after[outcome]
         segment.used += 1
         self.segment, self.position_in_segment = segment, 0
         return outcome
@@ -555,7 +590,11 @@ class Run:
             return self.explorer.last_outcome.get(decision.arrival.position.frames[-1:], True)
         if self.idle > _LONGEST_WALK:
             raise PathEnds
-        return missing[0] if missing else min((True, False), key=lambda on: decision.after[on].used)
+        if missing:
+            return missing[0]
+        if self.prefer and all([step.decision is not decision for step in self.history]):
+            return self.prefer(decision)
+        return min((True, False), key=lambda on: decision.after[on].used)
 
     def count_visit(self, arrival: Arrival) -> None:
         """Count the new decisions of this run at a position; IterationLimitError for too many."""
@@ -598,6 +637,19 @@ def other_threads_wait() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(interval)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A context without garbage collections: they move iterators out of the generation where they are found."""
+    gc.collect(0)
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 _SWITCH_INTERVAL = 1.0
