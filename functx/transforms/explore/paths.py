@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -110,7 +110,7 @@ class PathResult(NamedTuple):
 class Segment:
     """The equations of a path from one decision to the next; `used` counts the runs through it.
 
-    `recorded_after` is the last merge of the run that recorded it. After them come `definitions`, variables that stand for numbers, or for arrays that another variable
+    `recorded_path` has the outcomes of the run that recorded it, and `recorded_after` is its last merge. After them come `definitions`, variables that stand for numbers, or for arrays that another variable
     has too, from then on.
     """
 
@@ -121,6 +121,7 @@ class Segment:
         self.end: Decision | Merge | PathResult | None = None
         self.defined: set[Atom] = set()
         self.recorded_after: Merge | None = None
+        self.recorded_path: list[bool] = []
         self.used = 0
 
     def path(self) -> list[bool]:
@@ -244,7 +245,10 @@ class Explorer:
             count += 1
             if count > self.paths:
                 raise self.path_limit_error()
-            Run(self, [*decision.arrival.segment.path(), missing[0]]).execute()
+            if not self.run_to(decision.arrival.segment, missing[:1]):
+                # Only a run that has merged otherwise would come here with this outcome.
+                path = [*decision.arrival.segment.path(), missing[0]]
+                Run(self, path, contradicts=True).execute()
         self.verify_merges()
         mutable = self.memory.mutable_slots()
         if not mutable <= self.findings.mutable:
@@ -252,6 +256,23 @@ class Explorer:
             self.findings.separated -= mutable
             raise Restart
         return self.root
+
+    def run_to(
+        self,
+        segment: Segment,
+        outcomes: Sequence[bool],
+        prefer: Callable[[Decision], bool] | None = None,
+    ) -> bool:
+        """Run to the end of a segment, and go on with `outcomes`; whether a path can be decided that way."""
+        from functx.transforms.explore.run import Contradiction, Run
+
+        for path in (segment.path(), segment.recorded_path):
+            try:
+                Run(self, [*path, *outcomes], prefer=prefer).execute()
+            except Contradiction:
+                continue
+            return True
+        return False
 
     def verify_merges(self) -> None:
         """Run on from merges where other runs have been. Raises Restart where a run does something else.
@@ -264,7 +285,7 @@ class Explorer:
 
         if len(self.merges) <= _VERIFIED_ONE_BY_ONE:
             for merge in self.merges:
-                Run(self, merge.arrival.segment.path(), prefer=Decision.first_outcome).execute()
+                self.run_to(merge.arrival.segment, [], Decision.first_outcome)
             return
         for bit in range(self.count.bit_length()):
             for flip in (0, 1):

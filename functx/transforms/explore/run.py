@@ -10,7 +10,7 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -55,7 +55,7 @@ from functx.transforms.tracing_api import check_output
 LOOP_ROUNDS = 64
 """The number of times that a loop is followed: a Python loop whose end no variable shows ends within these."""
 _FEWEST_ROUNDS, _ROUND_EQUATIONS = 8, 1000
-_LONGEST_WALK = 640
+_LONGEST_WALK, _LONGEST_PLAN = 320, 1280
 _DEEPEST_RECURSION = 50
 
 
@@ -67,7 +67,7 @@ class Contradiction(BaseException):
     """Ends a run whose outcomes exclude each other."""
 
 
-class Step(NamedTuple):
+class PassedDecision(NamedTuple):
     """A decision on the way of a run, its outcome, and the number of equations before it."""
 
     decision: Decision
@@ -79,7 +79,8 @@ class Run:
     """One run of the function, which takes the outcomes `path`, then those that are not yet known.
 
     One that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
-    decision that the run comes to for the first time. The run ends after the segment `last`, if any.
+    decision that the run comes to for the first time. The run ends after the segment `last`, if any. It raises Contradiction where an
+    outcome of `path` is excluded by an earlier one, unless it `contradicts`.
     """
 
     def __init__(
@@ -89,12 +90,14 @@ class Run:
         merges: bool = True,
         prefer: Callable[[Decision], bool] | None = None,
         last: Segment | None = None,
+        contradicts: bool = False,
     ):
-        self.prefer, self.last = prefer, last
+        self.prefer, self.last, self.contradicts = prefer, last, contradicts
         self.explorer, self.findings, self.merges = explorer, explorer.findings, merges
         self.segment = explorer.root if merges else Segment()
         self.forced, self.planned = deque(path), deque[bool]()
-        self.history: list[Step] = []
+        self.history: list[PassedDecision] = []
+        self.passed: dict[Decision, int] = {}
         self.position_in_segment = self.emitted = self.scanned = self.idle = 0
         self.names: dict[Var, tuple[Any, int]] = {}
         self.renamings: list[Renaming] = []
@@ -191,7 +194,8 @@ class Run:
         if segment.recorded_after is not None:
             if merges:
                 # Raises Restart if it is the known path that was recorded after a wrong merge.
-                Run(self.explorer, segment.path(), last=segment).execute()
+                with suppress(Contradiction):
+                    Run(self.explorer, segment.path(), last=segment).execute()
             else:
                 merges = [segment.recorded_after]
         for merge in merges:
@@ -500,7 +504,7 @@ class Run:
             for each in decisions:
                 if each.assumed not in (None, fact) or each.arrival.constants() in unmerged:
                     continue
-                if arrival.hides_iteration and each in [step.decision for step in self.history]:
+                if arrival.hides_iteration and each in self.passed:
                     continue
                 if can_merge(each.arrival, arrival, self.findings):
                     merge = Merge(each, arrival)
@@ -548,9 +552,8 @@ class Run:
 
     def plan_rounds(self, decision: Decision) -> None:
         """Follow a loop that is found for many rounds: one of Python may end although nothing shows it."""
-        starts = [i for i, step in enumerate(self.history) if step.decision is decision]
-        if starts and not self.planned and self.idle == 0:
-            start = starts[-1]
+        start = self.passed.get(decision)
+        if start is not None and not self.planned and self.idle == 0:
             cycle = [step.outcome for step in self.history[start:]]
             equations = len(self.builder.equations) - self.history[start].equations
             rounds = max(_FEWEST_ROUNDS, min(LOOP_ROUNDS, _ROUND_EQUATIONS // (equations + 1)))
@@ -562,10 +565,12 @@ class Run:
         outcome = self.next_outcome(decision, self.facts.get(label))
         self.facts[label] = outcome
         self.shared_facts.add(label)
-        self.history.append(Step(decision, outcome, len(self.builder.equations)))
+        self.passed[decision] = len(self.history)
+        self.history.append(PassedDecision(decision, outcome, len(self.builder.equations)))
         self.explorer.last_outcome[decision.arrival.position.frames[-1:]] = outcome
         if outcome not in decision.after:
             segment = decision.after[outcome] = Segment(decision.arrival.segment)
+            segment.recorded_path = [step.outcome for step in self.history]
             segment.recorded_after = self.renamings[-1].merge if self.renamings else None
         segment = decision.after[outcome]
         segment.used += 1
@@ -576,11 +581,13 @@ class Run:
         """The outcome that the path has decided before, else one that is not known or the less used one."""
         if self.forced:
             outcome = self.forced.popleft()
-            if fact not in (None, outcome):
+            if fact not in (None, outcome) and not self.contradicts:
                 raise Contradiction
             return outcome
         if decision.assumed not in (None, fact):
             self.mismatch()
+        if self.idle > (_LONGEST_PLAN if self.planned else _LONGEST_WALK):
+            raise PathEnds
         if fact is not None:
             return fact
         if self.planned:
@@ -588,11 +595,9 @@ class Run:
         missing = decision.missing()
         if len(missing) == 2:
             return self.explorer.last_outcome.get(decision.arrival.position.frames[-1:], True)
-        if self.idle > _LONGEST_WALK:
-            raise PathEnds
         if missing:
             return missing[0]
-        if self.prefer and all([step.decision is not decision for step in self.history]):
+        if self.prefer and decision not in self.passed:
             return self.prefer(decision)
         return min((True, False), key=lambda on: decision.after[on].used)
 
