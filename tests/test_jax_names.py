@@ -475,6 +475,7 @@ def test_settings_of_promotion_are_about_arguments_of_the_user():
             lambda: jnp.histogram2d(whole, whole, 2),
             lambda: jnp.where(vector > 1, vector[None] * vector[:, None], 0.0),
             lambda: jax.scipy.sparse.linalg.cg(lambda x: x, {"a": 1.0, "b": 2.0}),
+            lambda: jax.experimental.ode.odeint(lambda y, t: -y, vector[1], vector),
         ):
             jax.make_ir(fun)()
 
@@ -491,6 +492,13 @@ def test_dtypes_of_jax_alone_are_compared_and_made():
         assert jnp.issubdtype(dtype, jax_itself.dtypes.prng_key) is expected
         assert not jnp.issubdtype(dtype, onp.floating)
     assert jnp.zeros(2, jax.dtypes.float0).dtype == jax.dtypes.float0
+
+
+def test_functions_of_numpy_pass_their_default_casting_on():
+    def rows(x):
+        return onp.vstack([x, x], casting="same_kind")
+
+    assert jax.make_ir(rows)(onp.ones(2, "float32")).out_avals[0].shape == (2, 2)
 
 
 def test_functions_with_rules_of_two_kinds_take_both():

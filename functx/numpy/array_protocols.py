@@ -138,6 +138,9 @@ def _array_function(
     """
     fun = functx_function(func)
     if fun is not None:
+        if kwargs.get("casting") == "same_kind":
+            # The default, which functions of NumPy pass on to others: `row_stack` calls `vstack`.
+            kwargs = {name: value for name, value in kwargs.items() if name != "casting"}
         return fun(*args, **kwargs)
     if type(self) is Tracer or is_wrapper(self) or contains_tracer((args, kwargs)):
         path = f"{func.__module__}.{func.__name__}"

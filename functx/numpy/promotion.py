@@ -217,7 +217,11 @@ _MODULES_OF_WRAPPERS = [
 ]
 """Modules whose functions call others in the name of the user: `x + y` calls `add`."""
 _ARRAY_MODULES = tuple(
-    f"functx.{name}" for name in ("image", "lax.", "nn.", "numpy.", "ops.", "random.", "scipy.")
+    f"functx.{name}"
+    for name in (
+        *("experimental.", "image", "implicit", "lax.", "nn.", "numpy.", "ops.", "random."),
+        *("scipy.", "sparse."),
+    )
 )
 
 
