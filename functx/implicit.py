@@ -13,6 +13,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.tracer import aval_of
 from functx.core.typing import Function, PyTree
 from functx.ops.callbacks import pure_callback
@@ -177,3 +178,6 @@ def _call_on_host(solver: Function, like: PyTree, *args: PyTree, **kwargs: PyTre
     """The result of `solver` in the dtypes of `like`."""
     found = solver(*args, **kwargs)
     return tree.map(lambda v, result: np.asarray(v, result.dtype), found, like)
+
+
+_explain_errors(__name__)

@@ -46,7 +46,8 @@ def functional_call(
     `state` has them by dotted name (`hidden.weight`): a dictionary, several dictionaries without a
     common key, or pairs of a name and a value. The module's own stand for what is missing. With
     `tie_weights`, a value that the module has under several names is replaced under all of them.
-    With `strict`, the names must be those of the module. `args` that are no tuple are the only argument.
+    With `strict`, the names must be those of the module; without, a name that the module lacks, such as
+    a misspelled one, is ignored, as in PyTorch. `args` that are no tuple are the only argument.
 
     A buffer that the module replaces during the call is replaced in the dictionary that has it; pairs,
     and mappings that cannot change, keep theirs. The module itself stays as it is: the values hold in

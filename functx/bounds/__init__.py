@@ -5,5 +5,8 @@ from functx.bounds.boxes import Interval
 from functx.bounds.crown import crown
 from functx.bounds.interval import interval, interval_rule
 from functx.bounds.lipschitz import lipschitz
+from functx.core.argument_errors import explain_errors as _explain_errors
 
 __all__ = ["Interval", "crown", "interval", "interval_rule", "lipschitz"]
+
+_explain_errors(__name__)

@@ -162,7 +162,8 @@ def _named_error(error: Exception) -> type[FunctxError] | None:
 def _arose_in_libraries(trail: TracebackType | None) -> bool:
     """Whether an error arose in code of functx or its libraries, which no code of the user runs around.
 
-    Errors that functx raises by a statement are stored ones, such as those of callbacks.
+    Errors that functx raises by a statement are stored ones, such as those of callbacks; other than for
+    an array that cannot be hashed.
     """
     owner = ""
     while trail is not None:
@@ -171,7 +172,9 @@ def _arose_in_libraries(trail: TracebackType | None) -> bool:
         if owner not in _LIBRARIES:
             return False
         trail = trail.tb_next
-    return owner != "functx" or not is_raise_instruction(frame.f_code, offset)
+    if owner != "functx" or frame.f_code.co_name == "__hash__":
+        return True
+    return not is_raise_instruction(frame.f_code, offset)
 
 
 def _takes_arrays_only(function: Callable[..., Any]) -> bool:

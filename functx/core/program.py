@@ -113,6 +113,14 @@ class Equation:
 
         return new_equation(primitive, inputs, source)
 
+    def __repr__(self) -> str:
+        """The line of the equation in a program that is made of it alone, and its source."""
+        from functx.core.printing import program_text
+
+        inputs = dict.fromkeys([a for a in self.inputs if type(a) is Var])
+        own = Program("equation", list(inputs), [self], list(self.outputs))
+        return program_text(own).split("\n")[1].strip()
+
     @property
     def invars(self) -> list[Atom]:
         """The inputs, by the name that an equation of a jaxpr gives them."""

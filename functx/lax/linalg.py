@@ -313,6 +313,11 @@ def triangular_solve(
     b = shapes.ensure_array(b)
     is_vector = b.ndim == a.ndim - 1
     if is_vector:
+        if b.shape != a.shape[:-1]:
+            raise ShapeError(
+                "triangular_solve: b must have as many rows as the matrix, and its batch; got "
+                f"{aval_of(a)!r} and {aval_of(b)!r}"
+            )
         b = ops.expand_dims(b, (b.ndim if left_side else b.ndim - 1,))
     transposed = bool(transpose_a) == bool(left_side)
     solve = ops.TriangularSolve(

@@ -152,7 +152,8 @@ def _differences(
     if len(operands) > 1:
         x = ops.concatenate(promote(*operands), axis)
     difference = ops.ne if aval_of(x).dtype == np.bool_ else ops.sub
-    for _ in range(n):
+    # More differences of an array without elements are that array.
+    for _ in range(min(n, aval_of(x).shape[axis] + 1)):
         length = aval_of(x).shape[axis]
         last = max(length - 1, 0)
         later = ops.slice_in_dim(x, min(1, length), length, 1, axis)

@@ -121,13 +121,14 @@ def solve(a: ArrayOrList, b: ArrayOrList) -> Value:
     a, b = promote_inexact(a, b)
     shape, right = aval_of(a).shape, aval_of(b).shape
     vector = len(right) == 1
-    if vector:
-        b, right = ops.expand_dims(b, 1), (*right, 1)
-    if len(shape) < 2 or len(right) < 2 or shape[-1] != shape[-2] or right[-2] != shape[-1]:
+    rows = right[:1] if vector else right[-2:-1]
+    if len(shape) < 2 or shape[-1] != shape[-2] or rows != shape[-1:]:
         raise ShapeError(
             "solve: a must hold square matrices, and b as many rows; "
             f"got {aval_of(a)!r} and {aval_of(b)!r}"
         )
+    if vector:
+        b, right = ops.expand_dims(b, 1), (*right, 1)
     if shape[:-2] != right[:-2]:
         batch = broadcast_shapes(shape[:-2], right[:-2])
         a = shapes.broadcast_to(a, (*batch, *shape[-2:]))

@@ -76,6 +76,10 @@ def write_array(x: Tracer, value: ArrayOrList, operation: str) -> None:
 def check_same_kind_cast(given: ShapedArray, dtype: DType, operation: str) -> None:
     """Raise DTypeError unless NumPy's casting rule "same_kind" allows a value of aval `given` in `dtype`."""
     kinds = kind(given.dtype), kind(dtype)
+    if kinds[1] not in _KIND_ORDER:
+        raise DTypeError(
+            f"{operation}: the array that is written to must hold numbers; got one of {dtype}"
+        )
     if _KIND_ORDER.index(kinds[0]) > _KIND_ORDER.index(kinds[1]) and not (
         given.weak_type and kinds == ("i", "u")
     ):
@@ -331,11 +335,11 @@ def assign_array(target: object, value: ArrayOrList, operation: str) -> Any:
     elif isinstance(target, np.ndarray):
         name = caller_variable_name(target)
         raise CapturedWriteError(
-            f"{operation}: a traced value must not be written to an array from outside the trace; got "
+            f"{operation}: a NumPy array must not be written to with a traced value; got "
             f"{type_name(value)} for the NumPy array {f'`{name}`, ' if name else ''}"
             f"{target.dtype}{list(target.shape)}",
-            fix=f"Pass {f'`{name}`' if name else 'the array'} as an argument, or make it inside with "
-            "functx.numpy.",
+            fix=f"Make {f'`{name}`' if name else 'the array'} inside the function with functx.numpy "
+            "(functx.numpy.zeros in place of numpy.zeros), or pass it as an argument.",
         )
     elif is_wrapper(target):
         from functx.numpy.wrapper_methods import write_wrapper

@@ -304,7 +304,12 @@ def vdot(
     preferred_element_type: DTypeLike = None,
 ) -> Value:
     """The sum of `conj(a) * b` over all elements of the flattened operands."""
-    left, right = (ops.reshape(x, (aval_of(x).size,)) for x in promote(a, b))
+    a, b = promote(a, b)
+    if aval_of(a).size != aval_of(b).size:
+        raise ShapeError(
+            f"vdot: the arrays must have as many elements; got {aval_of(a)!r} and {aval_of(b)!r}"
+        )
+    left, right = [ops.reshape(x, (aval_of(x).size,)) for x in (a, b)]
     return _tensordot(
         "vdot", _conjugate(left), right, ((0,), (0,)), precision, preferred_element_type
     )

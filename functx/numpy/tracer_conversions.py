@@ -104,10 +104,11 @@ def _check_not_assigned(self: Tracer) -> None:
         array = f"`{name}`" if name else "the array"
         target = f"the NumPy array {array}" if name else "an array of NumPy's"
         raise CapturedWriteError(
-            f"{name or 'x'}[...] =: an array from outside the function must not be written to with "
-            f"a traced value; got {self.atom.aval!r} of {self.builder.owner} for {target}",
-            fix=f"Pass {array} as an argument, make it inside the function, or write to a "
-            f"copy, functx.numpy.array({name or 'x'}).",
+            f"{name or 'x'}[...] =: a NumPy array must not be written to with a traced value; got "
+            f"{self.atom.aval!r} of {self.builder.owner} for {target}",
+            fix=f"Make {array} inside the function with functx.numpy (functx.numpy.zeros in place of "
+            f"numpy.zeros), pass it as an argument, or write to a copy, "
+            f"functx.numpy.array({name or 'x'}).",
             source=source,
         )
 

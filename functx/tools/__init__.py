@@ -1,5 +1,6 @@
 """Tools that show programs: pages, pictures, profiles, values, differences, costs, nan and memory."""
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.tools.cost import cost
 from functx.tools.difference import diff
 from functx.tools.explain_nan import explain_nan
@@ -32,3 +33,5 @@ __all__ = [
     "simplified",
     "watch",
 ]
+
+_explain_errors(__name__)

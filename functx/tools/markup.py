@@ -8,6 +8,8 @@ from html import escape
 from os import PathLike
 from pathlib import Path
 
+from functx.core.errors import ArgumentError
+
 
 class Markup(str):
     """Text that is markup already; any other text is escaped where it becomes part of an element."""
@@ -177,6 +179,18 @@ def identifier_of(text: str) -> str:
     return "f" + sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
+def check_ending(operation: str, path: str | PathLike[str], endings: tuple[str, ...]) -> str:
+    """The ending of a path; raises ArgumentError unless it is one of `endings`."""
+    if not isinstance(path, (str, PathLike)):
+        raise ArgumentError(f"{operation}: path must be a path of a file; got {path!r:.80}")
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        raise ArgumentError(
+            f"{operation}: the path must end in {' or '.join(endings)}; got {str(path)!r}"
+        )
+    return ending
+
+
 class HtmlResult:
     """The base class of results that a notebook, or a page of their own, shows as HTML."""
 
@@ -196,7 +210,8 @@ class HtmlResult:
         return page(self.title(), element("h1", self.title()), self.content())
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the document to a file."""
+        """Write the document to a file whose name ends in `.html`; raises ArgumentError for another."""
+        check_ending("save", path, (".html", ".htm"))
         Path(path).write_text(self.html(), encoding="utf-8")
 
 
@@ -214,6 +229,10 @@ class PictureResult(HtmlResult):
         return Markup(self.svg())
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the page to a file whose name ends in `.html`, or the picture to any other."""
-        text = self.html() if str(path).endswith((".html", ".htm")) else self.svg()
+        """Write the page to a file whose name ends in `.html`, or the picture to one in `.svg`.
+
+        Raises ArgumentError for another ending.
+        """
+        ending = check_ending("save", path, (".svg", ".html", ".htm"))
+        text = self.svg() if ending == ".svg" else self.html()
         Path(path).write_text(text, encoding="utf-8")

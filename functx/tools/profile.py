@@ -304,6 +304,11 @@ def profile(fun: Function, method: str = "auto", runs: int = 10) -> Callable[...
     (True, 'xla', 524288)
     """
     check_callable(fun, "profile")
+    if not isinstance(method, str):
+        raise ArgumentError(
+            f"profile: method must be one of {', '.join(METHODS)}; got {method!r:.80}",
+            fix="Arguments belong to the function that profile returns: profile(fun)(*args).",
+        )
     check_choice("profile: method", method, METHODS)
     if type(runs) is not int or runs < 1:
         raise ArgumentError(f"profile: runs must be a positive int; got {runs!r}")

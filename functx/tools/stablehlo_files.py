@@ -7,12 +7,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from functx.core.errors import ArgumentError
 from functx.core.source_info import Source, scope_of
 from functx.core.typing import Function, PyTree
 from functx.lowering.functx_call import jit_program
 from functx.lowering.portable import portable_bytes
 from functx.lowering.stablehlo_emitter import location_name
+from functx.tools.markup import check_ending
 from functx.tools.user_lines import line_of
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.make_ir import functionalize, make_ir
@@ -38,10 +38,7 @@ def save_stablehlo(fun: Function) -> Callable[..., None]:
     check_callable(fun, "save_stablehlo")
 
     def wrapper(path: str | PathLike[str], /, *args: PyTree, **kwargs: PyTree) -> None:
-        if not fspath(path).endswith((".mlir", ".mlirbc")):
-            raise ArgumentError(
-                f"save_stablehlo: the path must end in .mlir or .mlirbc; got {fspath(path)!r}"
-            )
+        check_ending("save_stablehlo", path, (".mlir", ".mlirbc"))
         program = make_ir(functionalize(fun))(*args, **kwargs)
         token = location_name.set(group_of)
         try:

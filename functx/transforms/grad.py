@@ -222,6 +222,16 @@ class DifferentiatedFunction(NamedTuple):
         return DifferentiatedCall(traced, operands, mask, arg_leaves, structure)
 
 
+def _is_position(n: Any) -> bool:
+    """Whether `n` is an integer, also one of NumPy; arrays have the method of integers too."""
+    if isinstance(n, (bool, type)):
+        return False
+    try:
+        return index(n) is not None
+    except TypeError:
+        return False
+
+
 def canonical_argnums(argnums: Argnums, kind: str) -> int | tuple[int, ...]:
     """`argnums`, an integer or a sequence of integers, as an int or a tuple of ints.
 
@@ -229,7 +239,7 @@ def canonical_argnums(argnums: Argnums, kind: str) -> int | tuple[int, ...]:
     """
     several = isinstance(argnums, (tuple, list))
     numbers: Sequence[Any] = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
-    if not numbers or any(isinstance(n, bool) or not hasattr(n, "__index__") for n in numbers):
+    if not numbers or not all(map(_is_position, numbers)):
         raise ArgnumsError(
             f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}",
             fix="Give the position of the argument, which counts from 0.",

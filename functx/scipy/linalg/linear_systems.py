@@ -55,12 +55,12 @@ def _solve_right_sides(
     a, b = promote_inexact(square_matrices(name, a), b)
     shape, right = aval_of(a).shape, aval_of(b).shape
     vectors = len(right) == 1 or (len(shape) == len(right) + 1 and shape[-1] == right[-1])
-    if vectors:
-        b, right = ops.expand_dims(b, (len(right),)), (*right, 1)
-    if len(right) < 2 or right[-2] != shape[-1]:
+    if (right[-1:] if vectors else right[-2:-1]) != shape[-1:]:
         raise ShapeError(
             f"{name}: b must have as many rows as the matrices; got {aval_of(a)!r} and {aval_of(b)!r}"
         )
+    if vectors:
+        b, right = ops.expand_dims(b, (len(right),)), (*right, 1)
     batch = broadcast_shapes(shape[:-2], right[:-2])
     a = fnp.broadcast_to(a, (*batch, *shape[-2:]))
     b = fnp.broadcast_to(b, (*batch, *right[-2:]))

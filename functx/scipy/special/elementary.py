@@ -102,11 +102,11 @@ def ndtri(p: ArrayLike) -> Value:
 def log_ndtr(x: ArrayLike, series_order: int = 3) -> Value:
     """log(ndtr(x)), also where `ndtr` rounds to 0 or 1.
 
-    Far below 0 it is a series of `series_order` terms.
+    Far below 0 it is a series of `series_order` terms, at most 30: later ones grow.
     """
-    if not isinstance(series_order, int) or series_order < 0:
+    if not isinstance(series_order, int) or not 0 <= series_order <= 30:
         raise ArgumentError(
-            f"log_ndtr: series_order must be an integer that is not negative; got {series_order!r}"
+            f"log_ndtr: series_order must be an integer from 0 to 30; got {series_order!r}"
         )
     x = as_inexact(x)
     low = -20.0 if aval_of(x).dtype.itemsize > 4 else -10.0
