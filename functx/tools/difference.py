@@ -127,7 +127,16 @@ def match_equations(old: Program, new: Program) -> list[tuple[int, int]]:
 
 
 def _matching_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int, int]]:
-    return [(*block,) for block in SequenceMatcher(None, a, b, False).get_matching_blocks()]
+    """The runs of equal elements in two sequences, as (start in `a`, start in `b`, length)."""
+    # The ends that are equal are found at once; matching is quadratic if elements repeat.
+    shorter = min(len(a), len(b))
+    start = next((i for i in range(shorter) if a[i] != b[i]), shorter)
+    rest = shorter - start
+    end = next((i for i in range(rest) if a[-1 - i] != b[-1 - i]), rest)
+    middles = a[start : len(a) - end], b[start : len(b) - end]
+    blocks = SequenceMatcher(None, *middles, False).get_matching_blocks()
+    found = [(i + start, j + start, n) for i, j, n in blocks]
+    return [(0, 0, start), *found, (len(a) - end, len(b) - end, end)]
 
 
 def value_numbers(program: Program, table: dict[Hashable, int]) -> list[int]:

@@ -218,8 +218,8 @@ class Explanation(HtmlResult):
         return "\n".join([self.summary, *lines])
 
     def _labelled(self) -> list[tuple[str, NonFiniteOrigin]]:
-        labels = ["first made", *["computed from one made"] * (len(self.origins) - 1)]
-        return list(zip(labels, self.origins, strict=True))
+        labels = ["first made", *["computed from one made"] * len(self.origins)]
+        return list(zip(labels, self.origins, strict=False))
 
     def title(self) -> str:
         return self.summary

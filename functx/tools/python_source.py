@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import linecache
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -29,10 +30,11 @@ from functx.core.types import SHORT_NAMES, ShapedArray
 from functx.core.typing import Function
 from functx.transforms.make_ir import make_ir
 
-_HEADER = """import numpy
-from functx import lax, make_ir, nn
-from functx import numpy as np
-"""
+_IMPORTS = {
+    "numpy": "import numpy\n",
+    **{name: f"from functx import {name}\n" for name in ("lax", "make_ir", "nn")},
+    "np": "from functx import numpy as np\n",
+}
 _NAMESPACE = {"numpy": numpy, "np": np, "lax": lax, "nn": nn, "make_ir": make_ir}
 _RESERVED = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_NAMESPACE])
 
@@ -103,7 +105,10 @@ def python_source(program: Program) -> PythonSource:
     writer = SourceWriter(any([each.writes for each in program.walk()]))
     name = writer.function(program)
     imports = "".join([f"from {module} import {each}\n" for module, each in sorted(writer.imports)])
-    text = "\n\n".join([_HEADER + imports, *writer.functions])
+    body = "\n\n".join(writer.functions)
+    used = {*re.findall(r"\w+", body)}
+    header = "".join([line for name, line in _IMPORTS.items() if name in used]) + imports
+    text = f"{header}\n\n{body}" if header else body
     return PythonSource(name, text, writer.values)
 
 

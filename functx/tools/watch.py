@@ -148,12 +148,12 @@ class Watcher:
     def __init__(self, depth: int):
         self.depth = depth
         self.values: dict[Any, WatchedValue] = {}
-        self.names: dict[Program, dict[Var, str]] = {}
+        self.names: dict[int, dict[Var, str]] = {}  # equal programs have other variables
 
     def run(self, program: Program, args: Sequence[Any], path: tuple[Any, ...] = ()) -> list[Any]:
         """The outputs of `program` on arrays; `path` tells the equations around it."""
-        if program not in self.names:
-            self.names[program] = variable_names(program)
+        if id(program) not in self.names:
+            self.names[id(program)] = variable_names(program)
         env: dict[Var, NumPyArray] = dict(
             zip(program.inputs, [np.asarray(x) for x in args], strict=True)
         )
@@ -192,7 +192,7 @@ class Watcher:
 
     def new_value(self, program: Program, eqn: Equation, v: Var, depth: int) -> WatchedValue:
         """The entry of a value that has not been computed."""
-        name = self.names[program][v]
+        name = self.names[id(program)][v]
         return WatchedValue(name, repr(v.aval), eqn.primitive.name, line_of(eqn.source), depth)
 
 

@@ -115,3 +115,27 @@ def test_prints_happen_once_and_arguments_may_be_variables_or_traced(capsys):
     assert len(seen) == 1
     with pytest.raises(ConcretizationError, match="watch needs the value"):
         fx.jit(loss)(X)
+
+
+def test_equal_programs_inside_each_other_have_their_own_variables():
+    @fx.custom_jvp
+    def sine(x):
+        return np.sin(x)
+
+    sine.defjvp(lambda p, t: (np.sin(p[0]), t[0] * np.cos(p[0])))
+
+    @fx.custom_vjp
+    def other(x):
+        return np.sin(x)
+
+    other.defvjp(lambda x: (np.sin(x), x), lambda x, ct: (ct * np.cos(x),))
+    table = fx.tools.watch(lambda x: sine(x) + other(x))(onp.ones(3))
+    assert str(table).count("sin ") == 2
+
+
+def test_a_page_of_finite_values_and_a_source_without_operations_are_short():
+    explanation = fx.tools.explain_nan(np.sin)(onp.ones(3))
+    assert "finite" in explanation._repr_html_()
+    assert fx.tools.python_source(fx.make_ir(lambda x: 2 * x)(1.0)).text.startswith("def ")
+    text = fx.tools.python_source(fx.make_ir(np.sin)(1.0)).text
+    assert text.startswith("from functx import numpy as np\n\n\ndef ")
