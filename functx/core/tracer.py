@@ -463,11 +463,13 @@ def literal_of(x: Any) -> Literal | None:
 
 def plain_number(x: Any) -> Any:
     """The Python number that `x`, of a subclass such as an IntEnum, stands for; anything else unchanged."""
-    if type(x) not in PYTHON_SCALAR_DTYPES and not isinstance(x, np.generic):
-        for kind in (int, float, complex):
-            if isinstance(x, kind):
-                return kind(x)
-    return x
+    if type(x) in PYTHON_SCALAR_DTYPES or isinstance(x, np.generic):
+        return x
+    if isinstance(x, int):
+        return int(x)
+    if isinstance(x, float):
+        return float(x)
+    return complex(x) if isinstance(x, complex) else x
 
 
 def aval_of(x: Any) -> ShapedArray:
