@@ -586,3 +586,47 @@ def test_threads_explore_at_the_same_time():
     for each in threads:
         each.join()
     assert found == [[-0.5, 3.0]] * 4
+
+
+def test_ifs_of_a_for_loops_that_accept_or_reject_and_recursion():
+    def signs(x):
+        total, rounds = x[0] * 0, 0
+        for v in x:
+            if v > 0:
+                total = total + v
+                if total > 2:
+                    continue
+            else:
+                total = total - 2 * v
+            rounds += 1
+        return total, rounds
+
+    def accepts(x):
+        lam, n = 1.0, 0
+        while n < 20:
+            new = x - (x - 0.3) / (2 + lam)
+            if ((new - 0.3) ** 2).sum() < ((x - 0.3) ** 2).sum() and lam > 0.01:
+                x = new
+                lam = lam * 0.5
+            else:
+                lam = lam * 3.0
+            if abs(x[0] - 0.3) < 1e-3:
+                break
+            n += 1
+        return x, lam, n
+
+    rows = numpy.random.RandomState(0).randn(4, 12).astype("float32")
+    for f in (signs, accepts):
+        program = make_ir(explore(f, paths=60))(rows[0])
+        for row in rows:
+            expected = [*f(row)]
+            got = interpret_in_numpy(program, row)
+            assert all(numpy.allclose(a, b, 1e-4) for a, b in zip(got, expected, strict=True))
+
+    def halves(x):
+        return x if x < 1 else halves(x / 2) + 1
+
+    with pytest.raises(functx.errors.IterationLimitError, match="recursion on a traced value"):
+        explore(halves)(10.0)
+    with pytest.raises(functx.errors.ArgumentError, match=r"explore.*got str at output"):
+        explore(lambda x: "a" if x > 0 else "b")(1.0)
