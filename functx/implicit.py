@@ -14,6 +14,7 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.argument_errors import explain_errors as _explain_errors
+from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
 from functx.core.typing import Function, PyTree
 from functx.ops.callbacks import pure_callback
@@ -90,6 +91,13 @@ def fixed_point(
         tree.check_same_structure(
             tree.structure(x), tree.structure(following), "fixed_point: what f returns", "x"
         )
+        for own, new in zip(tree.leaves(x), tree.leaves(following), strict=True):
+            if aval_of(own).shape != aval_of(new).shape:
+                raise ShapeError(
+                    f"fixed_point({function_name(f)}): f must return the shape of x; got "
+                    f"{aval_of(new)!r} for x of {aval_of(own)!r}",
+                    fix="Return the next x, which has the shape of x.",
+                )
         return tree.map(ops.sub, x, following)
 
     options = LinearOptions(linear_solver, symmetric, residual_tol)

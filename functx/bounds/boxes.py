@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+
 from functx.core import tree
-from functx.core.errors import ShapeError
+from functx.core.backend import backend
+from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.program import Program
+from functx.core.tracer import Tracer
 from functx.core.typing import Function, PyTree, Value
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.tracing_api import avals_of, trace_function
@@ -57,12 +61,25 @@ def on_boxes(kind: str, f: Function, compute: Callable[[Box], PyTree]) -> Functi
                     f"{kind}: the bounds of an Interval must have one shape and dtype; got {low!r} and "
                     f"{high!r}"
                 )
+        for x in leaves:
+            if isinstance(x, Interval):
+                _check_order(kind, x)
         traced = trace_function(f, in_tree, [low for low, _ in avals], kind).refuse_writes(kind)
         varying += [False] * len(traced.captured)
         box = Box(traced.program, tuple(varying), [*operands, *traced.captured], traced.out_tree)
         return compute(box)
 
     return wrap_transform(wrapper, f, kind)
+
+
+def _check_order(kind: str, x: Interval) -> None:
+    """Raise ValueRangeError if bounds that are known are in the wrong order."""
+    lower, upper = [None if isinstance(v, Tracer) else backend.concrete_or_none(v) for v in x]
+    if lower is not None and upper is not None and bool((np.asarray(lower) > upper).any()):
+        raise ValueRangeError(
+            f"{kind}: lower must not exceed upper in an Interval; got {lower!r} and {upper!r}",
+            fix="Write Interval(lower, upper).",
+        )
 
 
 def pairs(values: Iterable[T], varying: Sequence[bool]) -> list[tuple[T, T]]:

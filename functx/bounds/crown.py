@@ -153,7 +153,8 @@ class Tape:
                 self.add(pair, affine_backward(primitive, operands, k))
                 for k, pair in enumerate(outs)
             ]
-        if isinstance(primitive, ops.Mul) or type(primitive) in SMOOTH | CONVEX_KINKS:
+        is_curved = isinstance(primitive, ops.Mul) or type(primitive) in SMOOTH | CONVEX_KINKS
+        if is_curved and is_inexact(operands[0].lower.dtype):
             if self.refines:
                 bounds = [self.tighten(x) for x in operands]
             return [self.add(*relax(primitive, operands, bounds))]

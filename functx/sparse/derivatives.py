@@ -28,7 +28,7 @@ from functx.transforms.argument_names import (
 from functx.transforms.chunked_batching import check_chunk_size
 from functx.transforms.grad import Argnums, make_gradient_function
 from functx.transforms.jacobian import JacobianFunction, TracedJacobian, Wrap, wrap_dense
-from functx.transforms.sparse_derivatives import SparseJacobian, choose_products, spans
+from functx.transforms.sparse_derivatives import SparseJacobian, choose_products, limits
 from functx.transforms.sparsity import JacobianPattern, KnownArrays, known_arrays
 from functx.transforms.sparsity_pattern import SparsityPattern
 
@@ -211,20 +211,27 @@ def _sparse(
 
 
 class _Block(NamedTuple):
-    """One output by one argument: the limits of its rows and of its columns in the whole pattern."""
+    """One output by one argument, in a pattern whose blocks begin at the rows and columns in `limits`.
 
-    rows: tuple[int, int]
-    columns: tuple[int, int]
+    Blocks are counted along rows of blocks. A negative number, which counts the arguments from the last,
+    is that of an output without derivatives, and has no places.
+    """
+
+    limits: tuple[tuple[int, ...], tuple[int, ...]]
+    number: int
 
     @classmethod
     def of(cls, jacobian: TracedJacobian, number: int) -> _Block:
-        """The block with a number, counted along rows of blocks; an empty one for -1."""
-        outs, ins = select_where(jacobian.out_avals, jacobian.inexact), jacobian.in_avals
-        columns = spans(ins)[number % len(ins)]
-        if number < 0:
-            return cls((0, 0), (0, columns.stop - columns.start))
-        rows = spans(outs)[number // len(ins)]
-        return cls((rows.start, rows.stop), (columns.start, columns.stop))
+        """The block with a number."""
+        outs = select_where(jacobian.out_avals, jacobian.inexact)
+        return cls((limits(outs), limits(jacobian.in_avals)), number)
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """The first column, and that after the last."""
+        starts = self.limits[1]
+        i = self.number % (len(starts) - 1)
+        return starts[i], starts[i + 1]
 
     @property
     def width(self) -> int:
@@ -235,8 +242,12 @@ class _Block(NamedTuple):
 @lru_cache(maxsize=16)
 def _block_places(pattern: SparsityPattern, block: _Block) -> tuple[NumPyArray, NumPyArray]:
     """The rows and the columns of the places in a block, counted from its first."""
-    inside = pattern.block(slice(*block.rows), slice(*block.columns))
-    return pattern.rows[inside] - block.rows[0], pattern.columns[inside] - block.columns[0]
+    if block.number < 0:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    rows, columns = block.limits
+    inside = pattern.blocks(rows, columns)[block.number]
+    first_row = rows[block.number // (len(columns) - 1)]
+    return pattern.rows[inside] - first_row, pattern.columns[inside] - block.columns[0]
 
 
 @lru_cache(maxsize=16)

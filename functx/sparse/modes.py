@@ -42,9 +42,10 @@ def jacobian(
     """
     if fun is None:
         return as_decorator(jacobian, locals())
+    Planner.checked("jacobian", "jacobian", "auto", holomorphic, memory_budget)
     if mode is None or mode == "reverse":
         return dense.jacrev(fun, argnums, has_aux, holomorphic, allow_int, chunk_size=chunk_size)
-    if mode == "forward":
+    if mode == "forward" and not allow_int:
         return dense.jacfwd(fun, argnums, has_aux, holomorphic, chunk_size=chunk_size)
     options = argnums, has_aux, holomorphic, allow_int, mode, chunk_size, memory_budget
     return _by_mode(fun, fun, "jacobian", *options)
@@ -75,6 +76,7 @@ def hessian(
     """
     if fun is None:
         return as_decorator(hessian, locals())
+    Planner.checked("hessian", "hessian", "auto", holomorphic, memory_budget)
     if mode is None:
         return dense.hessian(fun, argnums, has_aux, holomorphic, chunk_size=chunk_size)
     gradient = make_gradient_function(fun, argnums, has_aux, holomorphic, kind="hessian")

@@ -392,8 +392,8 @@ class JacobianFunction(NamedTuple):
             rows = []
             for out, on in zip(out_avals, jacobian.inexact, strict=True):
                 row = []
-                for arg in jacobian.in_avals:
-                    number, block = next(remaining) if on else (-1, None)
+                for i, arg in enumerate(jacobian.in_avals, -len(jacobian.in_avals)):
+                    number, block = next(remaining) if on else (i, None)
                     aval = arg.update(shape=out.shape + arg.shape)
                     row.append(wrap(rewrite, jacobian, block, aval, number))
                 rows.append(call.unflatten(row, out.shape))

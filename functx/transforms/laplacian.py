@@ -116,7 +116,15 @@ def differential_operator(
             f"{label}: coefficients must be a dict from tuples of coordinates to numbers; got "
             f"{type_name(coefficients)}"
         )
-    factors = {tuple([index(i) for i in by]): float(c) for by, c in coefficients.items()}
+    try:
+        factors = {tuple([index(i) for i in by]): float(c) for by, c in coefficients.items()}
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{label}: coefficients must map tuples of ints, the coordinates of a derivative, to numbers; "
+            f"got {coefficients!r}",
+            fix="Count the elements of the arguments in order: {(0, 1): 2.0} is twice the derivative by the "
+            "first and the second.",
+        ) from None
 
     def checked(size: int) -> Mapping[tuple[int, ...], float]:
         for i in {i for by in factors for i in by}:

@@ -150,12 +150,15 @@ class SparseJacobian(Rewrite[Program]):
             for x, a in zip(products, ins if reverse else outs, strict=True)
         ]
         matrix = ops.concatenate(parts, 1) if parts else ops.zeros_like(f32[0, 0])
-        blocks = []
+        blocks, positions = [], iter(pattern.blocks(limits(outs), limits(ins)))
         for out, rows in zip(outs, spans(outs), strict=True):
             for arg, columns in zip(ins, spans(ins), strict=True):
-                inside = pattern.block(rows, columns)
+                inside, aval = next(positions), arg if reverse else out
+                if self.dense and not len(inside):
+                    blocks.append(ops.zeros_like(aval.update(shape=out.shape + arg.shape)))
+                    continue
                 block = read_elements(matrix, places[inside])
-                block = ops.convert_element_type(block, arg.dtype if reverse else out.dtype)
+                block = ops.convert_element_type(block, aval.dtype)
                 if self.dense:
                     own = pattern.rows[inside] - rows.start, pattern.columns[inside] - columns.start
                     zeros = ops.zeros_like(aval_of(block).update(shape=(out.size, arg.size)))
@@ -199,7 +202,11 @@ def constant(x: NumPyArray) -> Value:
     return ops.DenseConstant(ShapedArray(x.shape, x.dtype), np.ascontiguousarray(x).tobytes())()
 
 
+def limits(avals: Avals) -> tuple[int, ...]:
+    """The number of elements before each array among all, and of all."""
+    return (0, *accumulate([a.size for a in avals]))
+
+
 def spans(avals: Avals) -> list[slice]:
     """The positions of the elements of each array among those of all."""
-    bounds = [0, *accumulate([a.size for a in avals])]
-    return [slice(a, b) for a, b in pairwise(bounds)]
+    return [slice(a, b) for a, b in pairwise(limits(avals))]

@@ -22,6 +22,7 @@ class SparsityPattern:
 
     def __init__(self, shape: tuple[int, int], starts: NumPyArray, columns: NumPyArray):
         self.shape, self.starts, self.columns = shape, starts, columns
+        self._blocks: dict[tuple[tuple[int, ...], tuple[int, ...]], list[NumPyArray]] = {}
 
     @property
     def nnz(self) -> int:
@@ -78,11 +79,19 @@ class SparsityPattern:
         dense[self.rows, self.columns] = True
         return dense
 
-    def block(self, rows: slice, columns: slice) -> NumPyArray:
-        """The positions, among all places, of those in a block of the matrix."""
-        inside = (self.columns >= columns.start) & (self.columns < columns.stop)
-        inside &= (self.rows >= rows.start) & (self.rows < rows.stop)
-        return np.flatnonzero(inside)
+    def blocks(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[NumPyArray]:
+        """The positions, among all places, of those in each block, along rows of blocks.
+
+        Block row i begins at row `rows[i]` and ends before `rows[i + 1]`; block columns likewise.
+        """
+        if (rows, columns) not in self._blocks:
+            width = len(columns) - 1
+            block_rows = np.searchsorted(rows[1:], self.rows, side="right")
+            numbers = block_rows * width + np.searchsorted(columns[1:], self.columns, side="right")
+            order = np.argsort(numbers, kind="stable")
+            limits = np.searchsorted(numbers[order], np.arange((len(rows) - 1) * width + 1))
+            self._blocks[rows, columns] = [order[a:b] for a, b in pairwise(limits.tolist())]
+        return self._blocks[rows, columns]
 
     def __repr__(self) -> str:
         return f"SparsityPattern(shape={self.shape}, nnz={self.nnz})"

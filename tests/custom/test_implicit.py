@@ -253,6 +253,21 @@ def test_many_unknowns_are_solved_for_without_a_matrix():
             DTypeError,
             "root(lambda): f must return arrays of the shapes and dtypes of initial_guess",
         ),
+        (
+            lambda: implicit.fixed_point(lambda x: fnp.stack([x, x]), lambda x: x)(1.0),
+            ShapeError,
+            "fixed_point(lambda): f must return the shape of x; got ~f64[2] for x of ~f64[]",
+        ),
+        (
+            lambda: minimize(lambda x: 2 * x, np.ones(3), method="BFGS"),
+            ShapeError,
+            "minimize: fun must return a scalar; got f64[3]",
+        ),
+        (
+            lambda: minimize(lambda x: x["a"], {"a": 1.0}, method="BFGS"),
+            ArgumentError,
+            "minimize: x0 must be a vector; got dict",
+        ),
     ],
 )
 def test_bad_calls_are_refused_by_name(call, error, problem):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import functx.numpy as xp
-from functx import grad, hessian, jacfwd, jacrev, jit, jvp, vmap
+from functx import grad, hessian, jacfwd, jacrev, jit, jvp, make_ir, vmap
 from functx.core.errors import FunctxError
+from functx.testing.reference.interpreter import interpret_in_numpy
 
 R = np.random.RandomState(0)
 SQUARE = R.randn(2, 3, 3)
@@ -117,6 +118,24 @@ def test_second_derivatives_of_a_determinant_at_zero():
     want[0, 0, 1, 1] = want[1, 1, 0, 0] = 1
     want[0, 1, 1, 0] = want[1, 0, 0, 1] = -1
     np.testing.assert_allclose(hessian(xp.linalg.det)(np.zeros((2, 2))), want, atol=1e-12)
+
+
+def test_derivatives_of_a_determinant_of_any_order():
+    # Equal singular values, and a matrix that is singular, have derivatives as others have.
+    ones, unit = np.ones((3, 3)), np.eye(4)
+    small = np.stack([np.eye(3) + ones, ones, 0 * ones])
+    large = np.stack([unit + 1, np.diag([1.0, 1.0, 1.0, 0.0]), R.randn(4, 4)])
+    for batch in (small, large):
+        direction = R.randn(*batch.shape[1:])
+        derivative = xp.linalg.det
+        for _ in range(3):
+            derivative = lambda x, f=derivative, v=direction: jvp(f, (x,), (v,))[1]  # noqa: E731
+        (derivatives,) = interpret_in_numpy(make_ir(vmap(derivative))(batch), batch)
+        for got, x in zip(derivatives, batch, strict=True):
+            points = np.arange(len(x) + 1.0)
+            values = [np.linalg.det(x + t * direction) for t in points]
+            third = np.linalg.solve(np.vander(points), values)[-4]
+            np.testing.assert_allclose(got, 6 * third, rtol=1e-8, atol=1e-8)
 
 
 def test_forward_mode_of_a_solve():

@@ -293,6 +293,26 @@ def test_nothing_that_varies_has_the_constant_zero():
         assert in_numpy(lipschitz(fnp.sin, method=method), empty) == [0.0]
 
 
+def test_values_of_several_dtypes_are_bounded_together():
+    matrix = np.array([[1.0, 2.0], [3.0, 4.0]], "float16")
+
+    def mixed(x):
+        half = matrix @ x.astype("float16")
+        return fnp.sin(half).astype("float32") * x + (x > 0) * (x < 1)
+
+    box = Interval(np.array([-0.5, 0.2], "float32"), np.array([0.5, 0.9], "float32"))
+    for transform in (interval, crown):
+        lower, upper = in_numpy(transform(mixed), box)
+        for x in np.random.RandomState(0).uniform(*box, (20, 2)).astype("float32"):
+            (value,) = in_numpy(mixed, x)
+            assert (lower <= value + 1e-2).all() and (value <= upper + 1e-2).all()
+    for order in (2, np.inf):
+        (constant,) = in_numpy(
+            lipschitz(lambda x: fnp.sin(matrix @ x.astype("float16")), order), box
+        )
+        assert np.linalg.norm(matrix.astype(float), order) <= constant * 1.01
+
+
 def test_lipschitz_constants_of_networks_everywhere_are_products_of_norms():
     everywhere = Interval(np.full(5, -np.inf), np.full(5, np.inf))
     for order in (2, np.inf):
@@ -324,6 +344,11 @@ def test_lipschitz_constants_of_networks_everywhere_are_products_of_norms():
             lambda x: interval(fnp.sin)(Interval(np.ones(2), np.ones(3))),
             ShapeError,
             "interval: the bounds of an Interval must have one shape and dtype; got f64[2] and f64[3]",
+        ),
+        (
+            lambda x: interval(fnp.sin)(Interval(x.upper, x.lower)),
+            ValueRangeError,
+            "interval: lower must not exceed upper in an Interval; got",
         ),
         (
             lambda x: crown(fnp.sin, intermediate="linear")(x),

@@ -135,6 +135,8 @@ def test_wrong_arguments_are_refused():
         functx.laplacian(fnp.argmax)(np.zeros(3, "f"))
     with pytest.raises(ArgumentError, match="coefficients must be a dict"):
         functx.differential_operator(fnp.sum, [(0, 0)])
+    with pytest.raises(ArgumentError, match="coefficients must map tuples of ints"):
+        functx.differential_operator(fnp.sum, {((0, 1),): 2.0})
     with pytest.raises(ArgumentError, match="coordinates must be"):
         functx.differential_operator(fnp.sum, {(3,): 1.0})(np.zeros(3, "f"))
 

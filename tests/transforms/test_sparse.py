@@ -331,6 +331,7 @@ def test_mistakes_name_the_argument():
         (lambda: functx.jacobian(xp.sin, mode="x"), ValueRangeError, "mode must be one of"),
         (lambda: functx.hessian(xp.sum, mode="reverse"), ValueRangeError, "mode must be one of"),
         (lambda: functx.jacobian(xp.sin, mode="auto", memory_budget=0), ValueRangeError, "memory"),
+        (lambda: functx.jacobian(xp.sin, memory_budget=0), ValueRangeError, "memory"),
         (lambda: sparse.jacobian(3), ArgumentError, "must be a function"),
         (lambda: sparse.hessian(xp.sin)(X), GradientError, "must return a scalar"),
         (lambda: jit(sparse.jacobian(xp.sin, format="csr"))(X), ConcretizationError, "'csr'"),

@@ -7,8 +7,9 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core import tree
 from functx.core.argument_errors import explain_errors as _explain_errors
-from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
+from functx.core.errors import ArgumentError, ShapeError, ValueRangeError, type_name
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import is_complex
@@ -110,6 +111,11 @@ def minimize(
         raise ArgumentError(
             f"minimize: args given to fun must be a tuple; got {args!r}", fix="Write (args,)."
         )
+    if tree.structure(x0) != tree.structure(0) and not isinstance(x0, (list, tuple)):
+        raise ArgumentError(
+            f"minimize: x0 must be a vector; got {type_name(x0)}",
+            fix="functx.flatten_util.ravel_pytree(x0) gives a vector, and the function back to the pytree.",
+        )
     x0 = as_inexact(atleast_1d(operand(x0)))
     if x0.ndim != 1:
         raise ShapeError(f"minimize: x0 must be a vector; got {aval_of(x0)!r}")
@@ -124,7 +130,13 @@ def minimize(
         raise ArgumentError(f"minimize: only L-BFGS-B takes bounds; got the method {method!r}")
 
     def value(x: Value) -> Value:
-        return fun(x, *args)  # type: ignore[no-any-return]
+        found = fun(x, *args)
+        if tree.structure(found) != tree.structure(0) or aval_of(found).shape:
+            raise ShapeError(
+                f"minimize: fun must return a scalar; got {tree.map(aval_of, found)!r}",
+                fix="Return one number, such as the sum of squares of a vector.",
+            )
+        return found  # type: ignore[no-any-return]
 
     objective = Objective(value_and_grad(value), box)
 
