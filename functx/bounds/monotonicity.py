@@ -15,6 +15,7 @@ from functx.ops import (
     special,
     views,
 )
+from functx.ops.arithmetic import HalfIntegerPow
 from functx.ops.softmax import LogSumExp, Softmax
 from functx.transforms.control import predication
 
@@ -138,5 +139,7 @@ def signs(primitive: Primitive, count: int) -> tuple[int, ...] | None:
     """The sign of each of `count` operands, as in `SIGNS`; None for an operation without."""
     if type(primitive) is ops.IntegerPow and primitive.exponent % 2 == 1 and primitive.exponent > 0:
         return (1,)
+    if type(primitive) is HalfIntegerPow:
+        return (1,) if primitive.numerator > 0 else (-1,)
     known = SIGNS.get(type(primitive))
     return None if known is None else (*known, *known[-1:] * count)[:count]

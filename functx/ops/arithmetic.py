@@ -534,7 +534,8 @@ class HalfIntegerPow(Unary):
             x, out = stablehlo.divide(one, x), stablehlo.divide(one, out)
         for _ in range((abs(self.numerator) - 1) // 2):
             out = stablehlo.multiply(out, x)
-        return out
+        # The root of -0 is -0, of which an odd power would be -0 or -inf.
+        return stablehlo.abs(out)
 
 
 def half_integer_pow(x: Value, numerator: int) -> Value:

@@ -614,3 +614,8 @@ def test_half_integer_powers_of_what_is_not_negative_are_roots():
     assert "half_integer_pow[numerator=-3]" in str(
         functx.make_ir(functx.grad(lambda x: x**-0.5))(2.0)
     )
+    roots = [functx.ops.half_integer_pow(np.float32(-0.0), n) for n in (-3, -1, 3)]
+    np.testing.assert_array_equal(roots, [np.inf, np.inf, 0])
+    assert not np.signbit(roots).any()
+    slope = functx.bounds.interval(functx.grad(lambda x: x**1.5))
+    assert slope(functx.bounds.Interval(1.0, 4.0)) == functx.bounds.Interval(1.5, 3.0)
