@@ -6,10 +6,11 @@ An example of a transform whose values are triples: the bounds of each value, an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from functx import ops
 from functx.bounds.boxes import Box, flat, on_boxes, pairs
-from functx.bounds.interval import INFINITY, bounds_of, results
+from functx.bounds.interval import INFINITY, bounds_of, is_nan, results
 from functx.bounds.monotonicity import (
     LOCALLY_CONSTANT,
     NONEXPANSIVE,
@@ -29,11 +30,13 @@ from functx.bounds.relaxations import is_affine, program_of, slope_bounds
 from functx.core.errors import ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
+from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, apply, bind_equation, interpret
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
 from functx.core.typing import Function, Value
+from functx.custom.custom_function import CustomDerivativeCall
 from functx.numpy import concatenate, linalg, stack
 
 
@@ -47,7 +50,8 @@ def lipschitz(f: Function, ord: float = 2, *, method: str = "product") -> Functi
     By "product", the constants of the equations are multiplied: singular values of the matrices of
     products, and the greatest slope of other functions between their bounds. By "jacobian", the norm
     of the bounds of the Jacobian is taken, which is tighter in small boxes. Where `f` jumps, no number
-    bounds it; jumps are not noticed.
+    bounds it; jumps are not noticed. The values of `f` count, not the derivatives that `custom_vjp`,
+    `hook_grad` or `stop_gradient` state for them; only those of operators with kernels are trusted.
 
     >>> import functx, numpy
     >>> from functx.bounds import Interval, lipschitz
@@ -76,7 +80,7 @@ class BoundVariation(Rewrite[Program]):
     method: str
 
     def __call__(self, program: Program) -> Program:
-        program = program.rewrite(pass_gradient_stops)
+        program = program.rewrite(without_stated_derivative)
 
         def body(*args: Value) -> list[Value]:
             values = [
@@ -86,7 +90,9 @@ class BoundVariation(Rewrite[Program]):
             if self.method == "jacobian" and any([x.varies for x in values]):
                 return [self.of_jacobian(lambda *xs: apply(None, program, xs), values)]
             outs = interpret(program, values, self.step, lambda c: Varying(c, c, 0.0))
-            return [ops.add(0.0, self.together([x.constant for x in outs]))]
+            constant = ops.add(0.0, self.together([x.constant for x in outs]))
+            # An unbounded slope times the constant 0 says nothing.
+            return [ops.select(is_nan(constant), INFINITY, constant)]
 
         avals = flat([(a, a) for a in program.in_avals], self.varying)
         return trace_closed(body, avals, name=f"lipschitz_{program.name}")
@@ -159,7 +165,15 @@ class BoundVariation(Rewrite[Program]):
         return total([matrix_norm(m, self.ord) * x.constant for m, x in both])
 
 
-def pass_gradient_stops(eqn: Equation, *args: Value) -> Value:
-    """The operand that an equation passes on, perhaps without its derivative."""
-    place = PASSING.get(type(eqn.primitive))
-    return NotImplemented if place is None else args[place]
+def without_stated_derivative(eqn: Equation, *args: Value) -> Any:
+    """The value of an equation whose derivative somebody states, by equations that have their own.
+
+    A statement may differ from the slope of the value: a clipped or stopped gradient does.
+    """
+    primitive = eqn.primitive
+    if type(primitive) in PASSING:
+        return args[PASSING[type(primitive)]]
+    if isinstance(primitive, CustomDerivativeCall):
+        primal = primitive.primal.rewrite(without_stated_derivative)
+        return tuple(apply_program(primal, args))
+    return NotImplemented

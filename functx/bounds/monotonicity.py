@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functx import ops
 from functx.core.primitive import Primitive
+from functx.custom.hook_grad import HookGrad
 from functx.ops import activations as nn
 from functx.ops import (
     autodiff,
@@ -67,6 +68,7 @@ GELU_VALLEYS = {False: -0.7517915249365562, True: -0.7524614220710162}
 PASSING: dict[Class, int] = {
     ops.StopGradient: 0,
     autodiff.Detach: 0,
+    HookGrad: 0,
     autodiff.WithValue: 1,
     predication.MaskedOperand: 1,
 }

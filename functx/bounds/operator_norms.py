@@ -74,15 +74,16 @@ def matrix_norm(matrix: Value, order: float) -> Value:
 
 def jacobian_sizes(fun: Function, operands: Sequence[Varying]) -> list[Value]:
     """For each operand that varies, the greatest sizes of the entries of the Jacobian, as a matrix."""
-    varying = [x for x in operands if x.varies]
+    # Integers and booleans, such as the index of a branch, may be uncertain without a derivative.
+    uncertain = [x for x in operands if x.lower is not x.upper]
 
-    def of_varying(*values: Value) -> Value:
+    def of_uncertain(*values: Value) -> Value:
         given = iter(values)
-        outs = fun(*[next(given) if x.varies else x.lower for x in operands])
+        outs = fun(*[x.lower if x.lower is x.upper else next(given) for x in operands])
         return concatenate([ravel(v) for v in outs if is_inexact(v.dtype)])
 
-    jacobian = jacrev(of_varying, tuple(range(len(varying))))
-    bounds = interval(jacobian)(*[Interval(*x.bounds) for x in varying])
+    jacobian = jacrev(of_uncertain, tuple([i for i, x in enumerate(uncertain) if x.varies]))
+    bounds = interval(jacobian)(*[Interval(*x.bounds) for x in uncertain])
     sizes = [ops.max(ops.abs(b.lower), ops.abs(b.upper)) for b in bounds]
     return [ops.reshape(x, (x.shape[0], math.prod(x.shape[1:]))) for x in sizes]
 

@@ -273,6 +273,52 @@ def test_lipschitz_constants_are_at_least_the_norms_of_jacobians():
                 assert least * (1 - 1e-9) <= constant < np.inf, (name, order, method)
 
 
+@functx.custom_vjp
+def triple(x):
+    return 3 * x
+
+
+triple.defvjp(lambda x: (triple(x), None), lambda _, ct: (0.1 * ct,))
+
+
+@functx.custom_jvp
+def sextuple(x):
+    return 2 * triple(x)
+
+
+sextuple.defjvp(lambda primals, tangents: (sextuple(*primals), 0.1 * tangents[0]))
+
+
+def test_lipschitz_constants_do_not_follow_the_derivatives_that_users_state():
+    box = Interval(CENTERS[:2] - 0.1, CENTERS[:2] + 0.1)
+    for f, slope in (
+        (sextuple, 6.0),
+        (lambda x: 3 * functx.hook_grad(x, lambda ct: 0.01 * ct), 3.0),
+        (lambda x: 3 * functx.stop_gradient(x), 3.0),
+        (lambda x: lax.fori_loop(0, 2, lambda _, c: functx.jit(triple)(c), x), 9.0),
+        (functx.checkpoint(lambda x: lax.cond(x[0] > 0, triple, lambda x: x, x)), 3.0),
+    ):
+        for order in (2, np.inf):
+            for method in ("product", "jacobian"):
+                (constant,) = in_numpy(lipschitz(f, order, method=method), box)
+                assert slope * (1 - 1e-9) <= constant <= slope * 1.01, (order, method)
+        ((low, high), (lowest, highest)) = [in_numpy(t(f), box) for t in (interval, crown)]
+        least, greatest = [in_numpy(f, x)[0] for x in box]
+        assert (low <= least).all() and (greatest <= high).all()
+        assert (lowest <= least + 1e-9).all() and (greatest <= highest + 1e-9).all()
+
+
+def test_lipschitz_constants_take_every_branch_that_the_box_may_choose():
+    box = Interval(-1.0, 2.0)
+    for f, slope in (
+        (lambda x: lax.cond(x > 0, lambda x: 3 * x, lambda x: x, x), 3.0),
+        (lambda x: x ** (2 + (x > 0)), 12.0),
+    ):
+        for method in ("product", "jacobian"):
+            (constant,) = in_numpy(lipschitz(f, method=method), box)
+            assert constant >= slope, method
+
+
 def test_lipschitz_constants_count_a_number_as_often_as_it_is_broadcast():
     box = Interval(0.0, 1.0), Interval(np.zeros(4), np.ones(4))
     for f, greatest in (
