@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
+from typing_extensions import TypeIs, TypeVar
 
 from functx.core import tree
 from functx.core.backend import backend
@@ -37,6 +38,9 @@ from functx.core.typing import ArrayLike, IRValue, PyTree, Value, Values
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
+
+
+HoistedT = TypeVar("HoistedT", bound=Primitive)
 
 
 class Retype(Rewrite[Program]):
@@ -394,7 +398,7 @@ def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
     if not program.has_captures:
         return program, []
     hoisted: dict[Captured, Var] = {}
-    equations, outputs = _hoist_into(program, hoisted)
+    equations, outputs = _CAPTURES.hoist_into(program, hoisted)
     inputs = [*program.inputs, *hoisted.values()]
     values = [captured.box.value for captured in hoisted]
     return replace_program_fields(
@@ -407,44 +411,59 @@ def bind_with_captures(primitive: HasPrograms, args: Sequence[Any]) -> Any:
     builder = current_builder.get()
     if builder is None:
         return bind(primitive, args)
-    programs, captured = _hoist_from_subprograms(primitive)
+    programs, captured = _CAPTURES.hoist_from_subprograms(primitive)
     extras = [[builder.tracer(each.box.value) for each in values] for values in captured]
     return bind(*primitive.hoist_constants(programs, extras, args))
 
 
-def _hoist_into(
-    program: Program, hoisted: dict[Captured, Var]
-) -> tuple[list[Equation], list[Atom]]:
-    """The equations and outputs of `program` with variables for its captured values, added to `hoisted`."""
-    env: dict[Atom, Atom] = {}
-    equations = []
+class Hoisting(NamedTuple, Generic[HoistedT]):
+    """The making of inputs from equations without operands, whose operations satisfy `chosen`.
 
-    def hoist(captured: Captured) -> Var:
-        if captured not in hoisted:
-            hoisted[captured] = Var(captured.abstract_eval())
-        return hoisted[captured]
+    `holds` says whether such equations are in the sub-programs of an operation.
+    """
 
-    for eqn in program.equations:
-        primitive = eqn.primitive
-        inputs: Sequence[Atom] = [env.get(a, a) for a in eqn.inputs]
-        if type(primitive) is Captured:
-            env[eqn.outputs[0]] = hoist(primitive)
-            continue
-        if primitive.has_captures and isinstance(primitive, HasPrograms):
-            programs, captured = _hoist_from_subprograms(primitive)
-            extras = [[hoist(each) for each in values] for values in captured]
-            primitive, inputs = primitive.hoist_constants(programs, extras, inputs)
-        equations.append(eqn.replace(primitive=primitive, inputs=list(inputs)))
-    return equations, [env.get(a, a) for a in program.outputs]
+    chosen: Callable[[Primitive], TypeIs[HoistedT]]
+    holds: Callable[[Primitive], bool]
+
+    def hoist_into(
+        self, program: Program, hoisted: dict[HoistedT, Var]
+    ) -> tuple[list[Equation], list[Atom]]:
+        """The other equations and the outputs of `program`; the variables are added to `hoisted`."""
+        env: dict[Atom, Atom] = {}
+        equations = []
+        for eqn in program.equations:
+            primitive = eqn.primitive
+            inputs: Sequence[Atom] = [env.get(a, a) for a in eqn.inputs]
+            if self.chosen(primitive):
+                (out,) = eqn.outputs
+                env[out] = hoisted.setdefault(primitive, Var(out.aval))
+                continue
+            if isinstance(primitive, HasPrograms) and self.holds(primitive):
+                programs, operations = self.hoist_from_subprograms(primitive)
+                extras = [
+                    [hoisted.setdefault(each, Var(v.aval)) for each, v in zip(own, p.inputs, strict=False)]
+                    for own, p in zip(operations, programs, strict=True)
+                ]
+                primitive, inputs = primitive.hoist_constants(programs, extras, inputs)
+            equations.append(eqn.replace(primitive=primitive, inputs=list(inputs)))
+        return equations, [env.get(a, a) for a in program.outputs]
+
+    def hoist_from_subprograms(
+        self, primitive: Primitive
+    ) -> tuple[list[Program], list[list[HoistedT]]]:
+        """The sub-programs of `primitive` with the hoisted values as first inputs; their operations."""
+        programs, operations = [], []
+        for subprogram in subprograms(primitive):
+            hoisted: dict[HoistedT, Var] = {}
+            equations, outputs = self.hoist_into(subprogram, hoisted)
+            inputs = [*hoisted.values(), *subprogram.inputs]
+            programs.append(Program(subprogram.name, inputs, equations, outputs))
+            operations.append(list(hoisted))
+        return programs, operations
 
 
-def _hoist_from_subprograms(primitive: Primitive) -> tuple[list[Program], list[list[Captured]]]:
-    """The sub-programs of `primitive` with captured values as first inputs; and those values."""
-    programs, captured = [], []
-    for subprogram in subprograms(primitive):
-        hoisted: dict[Captured, Var] = {}
-        equations, outputs = _hoist_into(subprogram, hoisted)
-        inputs = [*hoisted.values(), *subprogram.inputs]
-        programs.append(Program(subprogram.name, inputs, equations, outputs))
-        captured.append(list(hoisted))
-    return programs, captured
+def _is_captured(primitive: Primitive) -> TypeIs[Captured]:
+    return type(primitive) is Captured
+
+
+_CAPTURES = Hoisting(_is_captured, lambda primitive: primitive.has_captures)

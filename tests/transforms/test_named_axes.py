@@ -419,6 +419,33 @@ def test_choices_that_differ_from_place_to_place_are_refused():
     assert found.shape == (4, 2)
 
 
+def test_each_element_of_a_loop_or_branch_reads_its_own_index():
+    def make(library, lax, np):
+        def scaled(v):
+            return v * (1 + lax.axis_index("i"))
+
+        rule = library.custom_jvp(scaled)
+        rule.defjvp(lambda primals, tangents: (scaled(*primals), 2 * tangents[0]))
+
+        def stops(v):
+            # Without its own limit as an operand, an element would not end in the other branch.
+            limit = lax.while_loop(lambda c: c != lax.axis_index("i"), lambda c: c + 1, 0)
+            return v * lax.while_loop(lambda c: c < 3.0 * (1 + limit), lambda c: c + v, v)
+
+        def both(v):
+            grows = lax.while_loop(
+                lambda c: c < 3 + lax.axis_index("i"), lambda c: c * (2 + lax.axis_index("i")), v
+            )
+            return grows, lax.cond(v > 2, stops, lambda v: v, v), lax.cond(v > 2, rule, lambda v: v, v)
+
+        def tangents(y):
+            return library.jvp(library.vmap(both, axis_name="i"), (y,), (y + 1,))
+
+        return library.jit(tangents)
+
+    agree(make, Y)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -66,6 +66,7 @@ from functx.transforms.control.predication import (
     has_unbounded_loop,
     in_place_input,
     must_borrow_active,
+    with_index_operands,
 )
 from functx.transforms.dce import (
     DropZeroInputs,
@@ -138,10 +139,10 @@ class Cond(HasPrograms, UpdatesInPlace):
             inputs_of_branch = iter(program.inputs)
             constant_inputs = [
                 [
-                    next(inputs_of_branch) if constants is own_constants else Var(aval_of(a))
-                    for a in constants
+                    next(inputs_of_branch) if constants is own_constants else Var(v.aval)
+                    for v in each.inputs[: len(constants)]
                 ]
-                for constants in extras
+                for each, constants in zip(programs, extras, strict=True)
             ]
             inputs = [*chain(*constant_inputs), *inputs_of_branch]
             branches.append(Program(program.name, inputs, program.equations, program.outputs))
@@ -247,14 +248,20 @@ class Cond(HasPrograms, UpdatesInPlace):
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:
         size = batch_size(args, dims)
         (index, *operands), (index_dim, *in_dims) = args, dims
+        if index_dim is not None and (name := batched_axis_names().name) in self.named_axes:
+            with_indices = with_index_operands(self, args, dims, name)
+            if with_indices is None:
+                raise CollectiveError(
+                    "cond: the predicate must be the same along a named axis that a branch "
+                    f"communicates over; got one that differs along {name!r}",
+                    fix="Take the collective out of the branches, or choose with "
+                    "functx.numpy.where.",
+                )
+            primitive, args, dims = with_indices
+            if primitive is not self:
+                return primitive.batch(args, dims)
         if index_dim is not None and is_per_element(self.effects):
             return batch_sequentially(self, args, dims)
-        if index_dim is not None and (name := batched_axis_names().name) in self.named_axes:
-            raise CollectiveError(
-                "cond: the predicate must be the same along a named axis that a branch "
-                f"communicates over; got one that differs along {name!r}",
-                fix="Take the collective out of the branches, or choose with functx.numpy.where.",
-            )
         if index_dim is not None:
             borrow_active = [
                 must_borrow_active(b, [d is None for d in in_dims]) for b in self.branches

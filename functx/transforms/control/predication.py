@@ -40,16 +40,18 @@ the loop runs while any does (`AnyActive`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import TypeIs
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.masks import split_list
-from functx.core.primitive import Primitive, UpdatesInPlace
-from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.core.primitive import HasPrograms, Primitive, UpdatesInPlace
+from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
+from functx.core.program_editing import Hoisting
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.samples import EXACT, bool_, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
@@ -67,6 +69,7 @@ from functx.core.typing import (
     Value,
     Values,
 )
+from functx.ops.collectives import AxisIndex
 from functx.ops.operands import batch_size, literal
 from functx.ops.philox import Draw, SelectState
 from functx.transforms.control.scan import Scan
@@ -389,6 +392,38 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
             lambda mask, *_: [AnyActive()(mask)], carry_avals, name="any_active"
         )
         return any_active, trace_closed(step, avals, name=body.name)
+
+
+def with_index_operands(
+    primitive: HasPrograms, args: Values, dims: Dims, name: Hashable
+) -> tuple[Primitive, Values, Dims] | None:
+    """`primitive` with the index along the mapped axis `name` as an operand, which can be borrowed.
+
+    Also returns its operands and their batch dimensions. It is `primitive` itself if only operations
+    such as custom derivatives read the index, which pass it on to no loop of unknown length. None if
+    the programs communicate over the axis.
+    """
+
+    def is_index(each: Primitive) -> TypeIs[AxisIndex]:
+        return type(each) is AxisIndex and each.axis == name
+
+    hoisting = Hoisting(is_index, lambda each: name in each.named_axes)
+    programs, indices = hoisting.hoist_from_subprograms(primitive)
+    left = [
+        eqn.primitive
+        for program in programs
+        for each in program.walk()
+        for eqn in each.equations
+        if name in eqn.primitive.named_axes and not subprograms(eqn.primitive)
+    ]
+    if not all(map(is_index, left)) or (left and any(map(has_unbounded_loop, programs))):
+        return None
+    if not any(indices):
+        return primitive, args, dims
+    extras = [[index.batch([], []) for index in each] for each in indices]
+    pairs: Sequence[tuple[Any, Any]] = list(zip(args, dims, strict=True))
+    hoisted, pairs = primitive.hoist_constants(programs, extras, pairs)
+    return hoisted, [x for x, _ in pairs], [dim for _, dim in pairs]
 
 
 def batch_sequentially(

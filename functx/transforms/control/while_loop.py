@@ -50,6 +50,7 @@ from functx.transforms.control.predication import (
     PredicatedLoop,
     batch_sequentially,
     must_borrow_active,
+    with_index_operands,
 )
 from functx.transforms.dce import (
     RemoveEffects,
@@ -370,11 +371,16 @@ class While(HasPrograms):
     ) -> tuple[Values, Dims]:
         """The batched outputs and their dimensions if each element stops on its own."""
         if (name := batched_axis_names().name) in self.named_axes:
-            raise CollectiveError(
-                "while: the condition must be the same along a named axis that the loop "
-                f"communicates over; got one that differs along {name!r}",
-                fix=f"Let all run while any must: functx.lax.pmax(condition, {name!r}).",
-            )
+            with_indices = with_index_operands(self, args, dims, name)
+            if with_indices is None:
+                raise CollectiveError(
+                    "while: the condition must be the same along a named axis that the loop "
+                    f"communicates over; got one that differs along {name!r}",
+                    fix=f"Let all run while any must: functx.lax.pmax(condition, {name!r}).",
+                )
+            primitive, args, dims = with_indices
+            if primitive is not self:
+                return primitive.batch(args, dims)
         if is_per_element(self.effects):
             return batch_sequentially(self, args, dims)
         condition_consts, consts, carry = self.split_operands(args)
