@@ -467,7 +467,7 @@ class NonFiniteError(FunctxError, FloatingPointError):
     """
 
 
-class ImmutableArrayError(FunctxError, TypeError):
+class ImmutableArrayError(FunctxError, TypeError, ValueError):
     """An array is written to in place where the write cannot be traced, or is read-only.
 
     Smallest failing code: `x[0] = 1.0` for a traced `x`.

@@ -441,7 +441,10 @@ class Hoisting(NamedTuple, Generic[HoistedT]):
             if isinstance(primitive, HasPrograms) and self.holds(primitive):
                 programs, operations = self.hoist_from_subprograms(primitive)
                 extras = [
-                    [hoisted.setdefault(each, Var(v.aval)) for each, v in zip(own, p.inputs, strict=False)]
+                    [
+                        hoisted.setdefault(each, Var(v.aval))
+                        for each, v in zip(own, p.inputs, strict=False)
+                    ]
                     for own, p in zip(operations, programs, strict=True)
                 ]
                 primitive, inputs = primitive.hoist_constants(programs, extras, inputs)

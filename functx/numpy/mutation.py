@@ -33,7 +33,7 @@ from functx.core.tracer import (
 )
 from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, kind
-from functx.core.typing import ArrayOrList, Index, Out, Value
+from functx.core.typing import ArrayOrList, Index, NumPyArray, Out, Value
 from functx.core.wrappers import is_wrapper
 from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_index
 from functx.numpy.index_parsing import IndexingOptions
@@ -90,6 +90,23 @@ def check_same_kind_cast(given: ShapedArray, dtype: DType, operation: str) -> No
         )
 
 
+def read_only_error(operation: str, given: str) -> ImmutableArrayError:
+    """The error for a write to the read-only array `given`."""
+    rebinds = operation.startswith("x ") and operation.endswith("= y")
+    new = operation.replace("=", "").replace("x ", "x = x ", 1)
+    return ImmutableArrayError(
+        f"{operation}: a view that repeats elements or is read-only must not be written to; "
+        f"got {given}",
+        fix=f"Write {new}, or copy it first (.copy())." if rebinds else "Copy it first (.copy()).",
+    )
+
+
+def check_writable_array(x: NumPyArray, operation: str) -> None:
+    """Raise ImmutableArrayError for a NumPy array that is read-only."""
+    if not x.flags.writeable:
+        raise read_only_error(operation, repr(aval_of(x)))
+
+
 def check_writable(x: Tracer, operation: str) -> None:
     """Raise for a read-only array, and for one that a transform captures."""
     if type(x) is not Tracer:
@@ -120,11 +137,7 @@ def check_writable(x: Tracer, operation: str) -> None:
         if base is None:
             return
         if eqn.primitive.is_read_only_view(base.aval):  # type: ignore[attr-defined]
-            raise ImmutableArrayError(
-                f"{operation}: a view that repeats elements or is read-only must not be written "
-                f"to; got {x.atom.aval!r}, a view of {base.aval!r}",
-                fix="Copy it first (.copy()).",
-            )
+            raise read_only_error(operation, f"{x.atom.aval!r}, a view of {base.aval!r}")
         detach = eqn.primitive
         if type(detach) is Detach and not detach.writable and builder.gradient_stop is None:
             raise ViewWriteError(
@@ -328,6 +341,7 @@ def assign_array(target: object, value: ArrayOrList, operation: str) -> Any:
     elif isinstance(target, np.ndarray) and type(value) is not Tracer:
         check_gradient_kept(value, operation)
         check_same_kind_cast(aval_of(value), target.dtype, operation)
+        check_writable_array(target, operation)
         try:
             np.copyto(as_numpy_array(target), np.asarray(value), casting="unsafe")
         except ValueError as error:

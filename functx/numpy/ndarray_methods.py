@@ -77,8 +77,10 @@ def _define_numpy_method(name: str) -> None:
             check_gradient_kept(x, f"x.{name}()")
         try:
             result = numpy_method(self, *args, **kwargs)
-        except (TypeError, ValueError, IndexError):
+        except (TypeError, ValueError, IndexError) as error:
             raise_traced_error(general, self, *args, **kwargs)
+            if "read-only" in str(error):
+                mutation.check_writable_array(self, f"x.{name}()")
             raise
         return (
             result
@@ -175,6 +177,7 @@ def _setitem(self: ndarray, idx: Index, value: Value) -> None:
         _set(self, idx, value)
     except (TypeError, ValueError, IndexError, OverflowError):
         raise_traced_error(mutation.set_item, self, idx, value)
+        mutation.check_writable_array(self, "x[...] =")
         raise
 
 

@@ -1,5 +1,7 @@
 """`jit`: compiling, static arguments, captured arrays, donation, lowering."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -267,7 +269,20 @@ def test_assignment_to_repeated_elements_is_refused_with_the_cure():
         rows[0] = 1.0
         return rows
 
-    refused(ImmutableArrayError, lambda: jit(f)(x32), "Copy it first (.copy())", "f32[2,3]")
+    def add(x):
+        rows = xp.broadcast_to(x, (2, 3))
+        rows += 1.0
+        return rows
+
+    def fill(x):
+        xp.broadcast_to(x, (2, 3)).fill(0.0)
+
+    x = xp.asarray(x32)
+    for call in (jit(f), f, jit(fill), fill):
+        refused(ImmutableArrayError, partial(call, x), "Copy it first (.copy())", "f32[2,3]")
+    for call in (jit(add), add):
+        refused(ImmutableArrayError, partial(call, x), "Write x = x + y,", "f32[2,3]")
+    assert issubclass(ImmutableArrayError, ValueError)
 
 
 def test_arrays_of_jax_take_a_traced_index_and_those_of_numpy_are_refused_with_the_cure():

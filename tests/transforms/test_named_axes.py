@@ -436,7 +436,11 @@ def test_each_element_of_a_loop_or_branch_reads_its_own_index():
             grows = lax.while_loop(
                 lambda c: c < 3 + lax.axis_index("i"), lambda c: c * (2 + lax.axis_index("i")), v
             )
-            return grows, lax.cond(v > 2, stops, lambda v: v, v), lax.cond(v > 2, rule, lambda v: v, v)
+            return (
+                grows,
+                lax.cond(v > 2, stops, lambda v: v, v),
+                lax.cond(v > 2, rule, lambda v: v, v),
+            )
 
         def tangents(y):
             return library.jvp(library.vmap(both, axis_name="i"), (y,), (y + 1,))
