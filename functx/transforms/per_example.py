@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from functx import ops
@@ -176,14 +177,12 @@ def _batch_of_one(examples: PyTree, axis: int | None) -> PyTree:
 
 
 def _norms(caller: str, gradients: list[Value]) -> Value:
-    """The 2-norm of all leaves together at each index of their first axis."""
+    """The 2-norm of all leaves together at each index of their first axis, in the widest dtype."""
     squares = [_sums_of_squares(x) for x in gradients if x is not None]
     if not squares:
         raise GradientError(f"{caller}: the arguments at argnums must hold arrays; got none")
-    total = squares[0]
-    for square in squares[1:]:
-        total = ops.add(total, square)
-    return ops.sqrt(total)
+    dtype = max([x.dtype for x in squares], key=lambda d: d.itemsize)
+    return ops.sqrt(reduce(ops.add, [ops.convert_element_type(x, dtype) for x in squares]))
 
 
 def _sums_of_squares(x: Value) -> Value:

@@ -1,5 +1,6 @@
 """Derivatives of each example: values, norms and clipped sums, and what is not formed."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -51,6 +52,39 @@ def test_gradients_of_zero_may_be_clipped_to_zero():
     rows = np.array([[3.0, 4.0], [0.0, 0.0]], "float32")
     total = functx.clipped_sum(lambda w, x: (w * x).sum(), 0.0)(rows[0], rows)
     np.testing.assert_array_equal(total, [0.0, 0.0])
+
+
+def test_norms_of_several_dtypes_are_in_the_widest():
+    params = numbers(3), numbers(3, seed=1).astype("float16"), numbers(3, seed=2).astype("float64")
+
+    def loss(params, x):
+        return (params[0] * x).sum() + 2 * (params[1] * x).sum() + 2 * (params[2] * x).sum()
+
+    x = numbers(4, 3)
+    with jax.enable_x64(True):
+        program = functx.make_ir(functx.clipped_sum(loss, 0.5, with_norms=True))(params, x)
+        *total, norms = interpret_in_numpy(program, *params, x)
+    assert [g.dtype for g in total] == [p.dtype for p in params] and norms.dtype == "float64"
+    np.testing.assert_allclose(norms, 3 * np.linalg.norm(x, axis=1), rtol=1e-3)
+
+
+def test_a_batch_of_no_examples_has_gradients_of_zero():
+    def loss(params, tokens, y):
+        rows = params[0].at[0].add(1.0)[tokens]
+        out = conv(rows[:, None], params[1], window_strides=(1,), padding="SAME")
+        return ((out - y) ** 2).sum()
+
+    def conv(x, kernel, **options):
+        numbers = ("NWC", "WIO", "NWC")
+        return lax.conv_general_dilated(x, kernel, dimension_numbers=numbers, **options)
+
+    params = numbers(5, 4), numbers(3, 4, 2)
+    args = params, np.zeros((0, 3), int), numbers(0, 2)
+    gradients = functx.make_ir(functx.per_example_grad(loss))(*args)
+    assert [a.shape for a in gradients.out_avals] == [(0, 5, 4), (0, 3, 4, 2)]
+    summed = functx.make_ir(functx.clipped_sum(loss, 1.0))(*args)
+    for total in interpret_in_numpy(summed, *functx.tree.leaves(args)):
+        assert not total.any()
 
 
 def test_gradients_of_convolutions_are_not_formed_where_windows_are_few():
