@@ -193,10 +193,16 @@ class LineScopes:
         return f"functx-line-{number}"
 
     def find(self, scopes: Sequence[str]) -> Place:
-        """The path and the line of an instruction in these scopes, the outermost first."""
-        known = [*self.places]
-        numbers = [_SCOPE_NUMBER.search(scope) for scope in scopes]
-        places = [known[int(number[1])] for number in numbers if number is not None]
+        """The path and the line of an instruction in these scopes, the outermost first.
+
+        XLA puts the scope of a call that it inlines before those of the instructions inside, so one
+        scope may name several lines, and those of the scopes before it again.
+        """
+        known, numbers = [*self.places], list[int]()
+        for scope in scopes:
+            own = [int(number) for number in _SCOPE_NUMBER.findall(scope)]
+            numbers = own if own[: len(numbers)] == numbers else numbers + own
+        places = [known[number] for number in numbers]
         if not places:
             return (), UNKNOWN
         path: list[str] = []

@@ -51,6 +51,15 @@ def test_lines_have_their_time_and_their_cost():
     minidom.parseString(found.flame_graph())
 
 
+def test_the_lines_of_a_jitted_function_are_its_own():
+    inner = fx.jit(lambda x: np.tanh(x @ x))
+    found = profile(fx.jit(lambda x: inner(x).sum()), runs=1)(X)
+    slowest = found.lines[0]
+    assert slowest.line.text.startswith("inner =") and slowest.cost.flops >= 2 * 96**3
+    stack = next(each for each in found.stacks if each.line == slowest.line)
+    assert sum(["inner(x).sum()" in entry for entry in stack.path]) == 2  # both calls around it
+
+
 def test_lines_that_run_alone_compute_the_function():
     found = profile(lambda x: np.tanh(x @ x).sum() + 1.0, method="lines", runs=1)(X)
     assert found.method == "lines" and len(found.lines) == 1
