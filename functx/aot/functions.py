@@ -32,7 +32,7 @@ from functx.core.functionalization import Strides
 from functx.core.named_axes import bound_axes
 from functx.core.replaced_state import ModulesRead, StateRead, StateWatch, state_of_call
 from functx.core.tracer import aval_of, current_builder, is_jax_tracer, ndarray
-from functx.core.types import ShapedArray, x64_enabled
+from functx.core.types import ShapedArray, jax_settings
 from functx.core.typing import Function, PyTree
 from functx.lowering.jit import jit
 from functx.lowering.state_arguments import KEYWORD, StateArguments, taking_state
@@ -215,7 +215,7 @@ class AotFunction:
             in_tree,
             tuple(avals),
             tuple([(i, static_key(x, self.label)) for i, x in static.items()]) if static else (),
-            (x64_enabled(), trace_options.get().key, bound_axes()),
+            (jax_settings(), trace_options.get().key, bound_axes()),
             self.modules.key(),
             flags,
             same,

@@ -48,7 +48,7 @@ from functx.core.program import Literal
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import bind
-from functx.core.types import ShapedArray, is_complex, x64_enabled
+from functx.core.types import ShapedArray, is_complex, threefry_partitionable, x64_enabled
 from functx.ops.operands import literal
 from functx.transforms.call_primitive import known_masks
 
@@ -518,13 +518,18 @@ walk_compiler: ContextVar[Callable[[Walk, Sequence[tuple[GradientEdge, Any]]], N
 def run_in_thread(work: Callable[[], None]) -> None:
     """`work()` in another thread, which has a stack of its own, with the recording of this one."""
     context, recording = copy_context(), current_recording()
-    wide, precision = x64_enabled(), jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    wide, partitionable = x64_enabled(), threefry_partitionable()
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
     def run() -> None:
         continue_recording(recording)
         try:
             # JAX's options belong to a thread.
-            with jax.enable_x64(wide), jax.default_matmul_precision(precision):
+            with (
+                jax.enable_x64(wide),
+                jax.default_matmul_precision(precision),
+                jax.threefry_partitionable(partitionable),
+            ):
                 context.run(work)
         finally:
             continue_recording(None)

@@ -14,6 +14,7 @@ from functx.core.caches import GARBAGE_COLLECTION_MODES, garbage_collection, inv
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
 from functx.core.tracing import program_checks
+from functx.core.types import threefry_partitionable
 
 MEMORY_MODES = "off", "min_cut"
 _UNITS = {"b": 1} | {
@@ -175,11 +176,13 @@ trace_options: ContextVar[TraceOptions] = ContextVar("trace_options", default=Tr
 
 
 def contextual_key(key: Hashable) -> Hashable:
-    """`key` with the trace options that the result of a rewrite depends on.
+    """`key` with the trace options and the settings of JAX that the result of a rewrite depends on.
 
     Rules run in a rewrite: the memory plan decides which residuals they save, and modes decide
     what operators do.
     """
+    if not threefry_partitionable():
+        key = False, key
     options = trace_options.get()
     if options.memory is None and not options.modes:
         return key

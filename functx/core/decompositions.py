@@ -20,6 +20,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.source_info import describe_source, user_source
+from functx.core.types import words_layout
 from functx.core.typing import Function, Value
 
 PrimitiveClass = type[Primitive]
@@ -102,7 +103,8 @@ class ClassDecomposition(Decomposition):
         self.is_user_defined = cls.is_user_defined
 
     def __call__(self, primitive: Primitive, args: Sequence[Value]) -> Any:
-        return primitive.decompose(*args)  # type: ignore[misc]
+        with words_layout(primitive):
+            return primitive.decompose(*args)  # type: ignore[misc]
 
 
 def _as_function(cls: PrimitiveClass) -> Function:

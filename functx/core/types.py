@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,25 @@ _EXTENDED_KINDS = {
 def x64_enabled() -> bool:
     """Whether 64-bit types are kept; JAX's own switch, so both libraries agree."""
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+def threefry_partitionable() -> bool:
+    """Whether each random word is the hash of its own position; JAX's own switch."""
+    return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+
+
+def words_layout(primitive: object) -> AbstractContextManager[None]:
+    """The scope in which an operation is decomposed: draws have the layout that its field states."""
+    partitionable = getattr(primitive, "partitionable", None)
+    if partitionable in (None, threefry_partitionable()):
+        return nullcontext()
+    scope: AbstractContextManager[None] = jax.threefry_partitionable(partitionable)  # type: ignore[no-untyped-call]
+    return scope
+
+
+def jax_settings() -> tuple[bool, ...]:
+    """The settings of JAX that the traced program of a function depends on, as a part of its key."""
+    return x64_enabled(), threefry_partitionable()
 
 
 def checks_ranks() -> bool:

@@ -26,7 +26,7 @@ from functx.core.tracer import (
     current_builder,
     filled_ndarray,
 )
-from functx.core.types import ShapedArray
+from functx.core.types import ShapedArray, words_layout
 from functx.core.wrappers import is_wrapper
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def dispatch(primitive: Primitive, args: Sequence[Any]) -> Any:
     finally:
         _running_calls.reset(token)
     if primitive.decompose is not None:
-        return primitive.decompose(*operands)
+        with words_layout(primitive):
+            return primitive.decompose(*operands)
     names = ", ".join([kind.__name__ for kind in types])
     given = ", ".join([type_name(x) for x in operands])
     raise WrapperDispatchError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-import jax
 import numpy as np
 from jax import lax
 
@@ -16,7 +15,7 @@ from functx.interop.translation import Translated, broadcast_unit_dims, register
 from functx.lowering.jax_bridge import prng_key_type
 from functx.ops import indexing, scattering
 from functx.ops.operands import literal
-from functx.ops.random_bits import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
+from functx.ops.random_bits import RandomFoldIn, RandomSeed, random_bits, random_split
 
 
 @register_translation("add_any")
@@ -309,14 +308,9 @@ def _symmetrize_lower(x: Value) -> Value:
 
 
 def is_threefry(variable: JaxprAtom) -> bool:
-    """Whether a variable holds keys of the generator that functx implements, partitionable Threefry."""
+    """Whether a variable holds keys of the generator that functx implements, Threefry."""
     kind = prng_key_type(variable.aval.dtype)
-    return (
-        kind is not None
-        and kind.key_shape == (2,)
-        and str(kind.generator) == "threefry2x32"
-        and bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
-    )
+    return kind is not None and kind.key_shape == (2,) and str(kind.generator) == "threefry2x32"
 
 
 @register_translation("random_wrap", "random_unwrap", keys=True)
@@ -330,10 +324,10 @@ def translate_random_seed(eqn: JaxprEqn, seed: Value) -> Translated:
 
 
 @register_translation("random_split", keys=True)
-def translate_random_split(eqn: JaxprEqn, key: Hashable) -> Translated:
+def translate_random_split(eqn: JaxprEqn, key: Value) -> Translated:
     if not is_threefry(eqn.invars[0]):
         return NotImplemented
-    return RandomSplit(tuple(eqn.params["shape"]))(key)
+    return random_split(key, tuple(eqn.params["shape"]))
 
 
 @register_translation("random_fold_in", keys=True)
@@ -342,7 +336,7 @@ def translate_random_fold_in(eqn: JaxprEqn, key: Hashable, data: Value) -> Trans
 
 
 @register_translation("random_bits", keys=True)
-def translate_random_bits(eqn: JaxprEqn, key: Hashable) -> Translated:
+def translate_random_bits(eqn: JaxprEqn, key: Value) -> Translated:
     if not is_threefry(eqn.invars[0]):
         return NotImplemented
-    return RandomBits(tuple(eqn.params["shape"]), np.dtype(f"uint{eqn.params['bit_width']}"))(key)
+    return random_bits(key, tuple(eqn.params["shape"]), f"uint{eqn.params['bit_width']}")

@@ -39,7 +39,7 @@ from functx.core.samples import f32, sample
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of
 from functx.core.tracing import trace
 from functx.core.tree import TreeDef
-from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray
+from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray, jax_settings
 from functx.core.typing import (
     Avals,
     Cotangents,
@@ -144,7 +144,7 @@ _programs = Cache("from_jax", 2048)
 
 def translate_jaxpr(closed: JaxprLike, avals: Avals, name: str = "") -> TranslatedJaxpr:
     """The program of a closed jaxpr on operands of `avals`, cached by the jaxpr object."""
-    key = closed, tuple(avals), name
+    key = closed, tuple(avals), name, jax_settings()
     found: TranslatedJaxpr | None = _programs.get(key)
     if found is None:
         jaxpr, consts = closed.jaxpr, closed.consts

@@ -30,7 +30,7 @@ from functx.core.tracer import (
     evaluate_unary_on_host,
     is_jax_tracer,
 )
-from functx.core.types import ShapedArray, real_dtype, x64_enabled
+from functx.core.types import ShapedArray, real_dtype, threefry_partitionable, x64_enabled
 from functx.core.typing import ArrayLike, Avals, Function, NumPyArray, Value, Values
 from functx.lowering.argument_checks import check_usable
 from functx.lowering.functx_call import jit_program
@@ -358,10 +358,10 @@ def evaluate_eagerly(primitive: Primitive, args: Values) -> ArrayLike | list[Any
     out = evaluate(primitive, args)
     if not _any_jax_tracer(out if isinstance(out, list) else [out]) or _any_jax_tracer(args):
         return out
-    wide = x64_enabled()
+    wide, partitionable = x64_enabled(), threefry_partitionable()
 
     def in_other_thread() -> ArrayLike | list[Any]:
-        with jax.enable_x64(wide):
+        with jax.enable_x64(wide), jax.threefry_partitionable(partitionable):
             return evaluate(primitive, args)
 
     # A trace of JAX belongs to its thread; another thread traces nothing.

@@ -42,7 +42,7 @@ from functx.core.tracer import (
 )
 from functx.core.tracing import StepNeeded
 from functx.core.tree import TreeDef
-from functx.core.types import x64_enabled
+from functx.core.types import jax_settings
 from functx.core.typing import Avals, Function, PyTree
 from functx.lowering import jax_bridge
 from functx.lowering.argument_checks import (
@@ -427,7 +427,7 @@ class JittedFunction:
             in_tree,
             tuple(avals),
             self.static.key(args, kwargs),
-            x64_enabled(),
+            jax_settings(),
             bound_axes(),
             self.effective_options().key,
             self.modules.key(),

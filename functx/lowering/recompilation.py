@@ -26,7 +26,7 @@ from functx.core.source_info import (
     user_source,
 )
 from functx.core.tree import TreeDef
-from functx.core.types import ShapedArray, x64_enabled
+from functx.core.types import ShapedArray, threefry_partitionable, x64_enabled
 from functx.core.typing import Avals, Function
 from functx.transforms.argument_names import InputNames
 
@@ -85,6 +85,7 @@ class CompilationRecord(NamedTuple):
             static or {},
             {
                 "jax_enable_x64": x64_enabled(),
+                "jax_threefry_partitionable": threefry_partitionable(),
                 "jax_default_matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
                 "config.outline": config.outline,
             },

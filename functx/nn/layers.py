@@ -33,6 +33,7 @@ from functx.ops.operands import (
     upcast_half,
 )
 from functx.ops.random import Dropout
+from functx.ops.random_bits import draw
 from functx.ops.statistics import vector_norm
 from functx.random.generator import Generator
 from functx.random.generator import dropout as random_dropout
@@ -225,7 +226,7 @@ def dropout(
             fix="Make a key with functx.random.key(seed), and split it for each use; or pass "
             "generator=functx.random.default_generator.",
         )
-    return Dropout(rate)(x, check_single_key("dropout", key))
+    return draw(Dropout(rate), x, check_single_key("dropout", key))
 
 
 def cosine_similarity(x1: ArrayLike, x2: ArrayLike, axis: int = 1, eps: float = 1e-8) -> Value:

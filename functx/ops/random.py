@@ -15,12 +15,20 @@ from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Rounding, Sample, f32, i32, sample, u32
 from functx.core.tracer import aval_of
-from functx.core.types import DType, Shape, ShapedArray, canonical_dtype, is_complex, real_dtype
+from functx.core.types import (
+    DType,
+    Shape,
+    ShapedArray,
+    canonical_dtype,
+    is_complex,
+    real_dtype,
+    threefry_partitionable,
+)
 from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value, Values
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import literal
 from functx.ops.philox import UINT32
-from functx.ops.random_bits import check_key, random_bits, random_fold_in
+from functx.ops.random_bits import check_key, draw, random_bits, random_fold_in, random_split
 
 if TYPE_CHECKING:
     pass
@@ -35,6 +43,7 @@ class StandardDistribution(Primitive, abstract=True):
     shape: Shape
     size_fields = ("shape",)
     dtype: DType
+    partitionable: bool = True
     differentiable = False
     samples: ClassVar[tuple[Sample, ...]] = (
         sample(u32[2], shape=(3, 4), dtype=F32),
@@ -59,6 +68,7 @@ class ParametricDistribution(Primitive, abstract=True):
 
     shape: Shape
     size_fields = ("shape",)
+    partitionable: bool = True
     accepts: ClassVar[str] = "f"
 
     def abstract_eval(self, key: ShapedArray, *parameters: ShapedArray) -> ShapedArray:
@@ -113,7 +123,7 @@ class RandomNormal(StandardDistribution):
     def decompose(self, key: Value) -> Value:
         if is_complex(self.dtype):
             real = real_dtype(self.dtype)
-            parts = [RandomNormal(self.shape, real)(subkey(key, i)) for i in (0, 1)]
+            parts = [draw(RandomNormal(self.shape, real), subkey(key, i)) for i in (0, 1)]
             return ops.div(ops.complex(*parts), math.sqrt(2.0))
         # sqrt(2) erf_inv(u) for u in (-1, 1)
         lowest = np.nextafter(np.array(-1.0, self.dtype), np.array(0.0, self.dtype))
@@ -265,6 +275,7 @@ class RandomShuffle(Primitive):
     """`x` with its elements along `axis` in random order, independent for each vector."""
 
     axis: int
+    partitionable: bool = True
     samples = sample(u32[2], f32[5], axis=0), sample(u32[2], f32[3, 4], axis=1)
 
     def abstract_eval(self, key: ShapedArray, x: ShapedArray) -> ShapedArray:
@@ -280,9 +291,14 @@ class RandomShuffle(Primitive):
         return x
 
 
-def subkey(key: Value, i: int) -> Value:
-    """The key at position `i` of the result of `split`, for each key of a batch."""
+def subkey(key: Value, i: int, num: int = 2) -> Value:
+    """The key at position `i` of the result of `split` into `num` keys, for each key of a batch."""
     batch_shape = aval_of(key).shape[:-1]
+    if not threefry_partitionable():
+        axis = len(batch_shape)
+        return ops.squeeze(
+            ops.slice_in_dim(random_split(key, (num,)), i, i + 1, axis=axis), (axis,)
+        )
     position = literal(i, UINT32)
     return random_fold_in(key, ops.full(batch_shape, position) if batch_shape else position)
 
@@ -321,9 +337,9 @@ def random_uniform(
     """Floating point numbers in [low, high)."""
     if type(low) is float and type(high) is float:
         if (low, high) == (0.0, 1.0):
-            return RandomUniform(shape, dtype)(key)
+            return draw(RandomUniform(shape, dtype), key)
         low, high = literal(low, dtype), literal(high, dtype)
-    return RandomUniformBetween(shape)(key, low, high)
+    return draw(RandomUniformBetween(shape), key, low, high)
 
 
 class Dropout(Primitive):
@@ -333,6 +349,7 @@ class Dropout(Primitive):
     """
 
     rate: float
+    partitionable: bool = True
     accepts: ClassVar[str] = "f"
     samples = (
         sample(f32[3, 4], u32[2], rate=0.4),
@@ -356,7 +373,7 @@ class Dropout(Primitive):
     def decompose(self, x: Value, key: Value) -> Value:
         if self.rate == 1:
             return ops.zeros_like(x)
-        kept = RandomBernoulli(x.shape)(key, literal(1.0 - self.rate, canonical_dtype(float)))
+        kept = draw(RandomBernoulli(x.shape), key, literal(1.0 - self.rate, canonical_dtype(float)))
         return ops.select(kept, ops.div(x, 1.0 - self.rate), 0.0)
 
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:

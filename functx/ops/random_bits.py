@@ -1,7 +1,9 @@
 """Random bits by the Threefry hash of a key and a position.
 
 A key is two words, `u32[2]`; every operation takes batches of keys, `u32[..., 2]`. The words
-at each position are those of `jax.random`, with JAX's default implementation and settings.
+at each position are those of `jax.random` with Threefry. JAX's `jax_threefry_partitionable` decides
+where an equation is made which of two layouts it has, the field `partitionable`: each word is the hash
+of its own position, or the words are the sequence of the hashes of pairs of positions.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import i32, sample, u32
-from functx.core.types import DType, Shape, ShapedArray, kind
+from functx.core.types import DType, Shape, ShapedArray, kind, threefry_partitionable
 from functx.core.typing import ArrayLike, Dim, DTypeLike, IRValue, Value, Values
 from functx.ops.philox import UINT32, UINT64
 
@@ -93,12 +95,14 @@ class RandomSplit(Primitive):
 
     shape: Shape
     size_fields = ("shape",)
+    partitionable: bool = True
     differentiable = False
     is_fusible = False
     samples = (
         sample(u32[2], shape=(2,)),
         sample(u32[3, 2], shape=(2, 2)),
         sample(u32[2], shape=(0,)),
+        sample(u32[2, 2], shape=(3,), partitionable=False),
     )
 
     def abstract_eval(self, key: ShapedArray) -> ShapedArray:
@@ -109,8 +113,11 @@ class RandomSplit(Primitive):
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
-        words, first, second = threefry_words(ctx, key, self.shape)
-        return stack_words(ctx, first, second, words)
+        if not self.partitionable:
+            words = sequential_words(ctx, key, 2 * prod(self.shape))
+            return stablehlo.reshape(ctx.out_types[0], words)
+        aval, first, second = threefry_words(ctx, key, self.shape)
+        return stack_words(ctx, first, second, aval)
 
 
 class RandomBits(Primitive):
@@ -119,12 +126,15 @@ class RandomBits(Primitive):
     shape: Shape
     size_fields = ("shape",)
     dtype: DType
+    partitionable: bool = True
     differentiable = False
     is_fusible = False
     samples = (
         sample(u32[2], shape=(3, 4), dtype=UINT32),
         sample(u32[3, 2], shape=(2,), dtype=np.dtype("uint8")),
         sample(u32[2], shape=(0, 2), dtype=np.dtype("uint16")),
+        sample(u32[2, 2], shape=(3,), dtype=np.dtype("uint8"), partitionable=False),
+        sample(u32[2], shape=(3,), dtype=UINT32, partitionable=False),
     )
 
     def abstract_eval(self, key: ShapedArray) -> ShapedArray:
@@ -135,9 +145,11 @@ class RandomBits(Primitive):
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
+        (out,) = ctx.avals_out
+        if not self.partitionable:
+            return sequential_bits(ctx, key, self.shape, out)
         _, first, second = threefry_words(ctx, key, self.shape)
         if self.dtype == UINT64:
-            (out,) = ctx.avals_out
             high, low = (stablehlo.convert(ctx.type(out), word) for word in (first, second))
             return stablehlo.or_(stablehlo.shift_left(high, ctx.constant(32, out)), low)
         word = stablehlo.xor(first, second)
@@ -189,6 +201,74 @@ def threefry_words(
     else:
         low = position
     return words, *threefry_2x32(ctx, key, keys, high, low, words)
+
+
+def sequential_bits(ctx: LoweringContext, key: IRValue, shape: Shape, out: ShapedArray) -> IRValue:
+    """The bits of type `out`, with `shape` for each key, as pieces of a sequence of words.
+
+    Short integers are the pieces of a word, the lowest bits first. The two halves of a long integer
+    are a word of the first half of the sequence, and the word of the second half.
+    """
+    size, per_word = prod(shape), max(1, 4 // out.dtype.itemsize)
+    count = 2 * size if out.dtype == UINT64 else -(-size // per_word)
+    words = sequential_words(ctx, key, count)
+    batch = out.shape[: len(out.shape) - len(shape)]
+    if out.dtype == UINT64:
+        flat = ShapedArray((*batch, size), UINT64)
+        high, low = (
+            stablehlo.convert(ctx.type(flat), _slice_last(ctx, words, (*batch, count), start, size))
+            for start in (0, size)
+        )
+        words = stablehlo.or_(stablehlo.shift_left(high, ctx.constant(32, flat)), low)
+    elif per_word > 1:
+        parts = ShapedArray((*batch, count, per_word), UINT32)
+        shifts = stablehlo.multiply(
+            stablehlo.iota(ctx.type(parts), len(batch) + 1),
+            ctx.constant(32 // per_word, parts),
+        )
+        dims = ctx.i64_array(range(len(batch) + 1))
+        words = stablehlo.broadcast_in_dim(ctx.type(parts), words, dims)
+        pieces = stablehlo.convert(
+            ctx.type(ShapedArray(parts.shape, out.dtype)),
+            stablehlo.shift_right_logical(words, shifts),
+        )
+        flat = ShapedArray((*batch, count * per_word), out.dtype)
+        pieces = stablehlo.reshape(ctx.type(flat), pieces)
+        words = _slice_last(ctx, pieces, flat.shape, 0, size)
+    return stablehlo.reshape(ctx.out_types[0], words)
+
+
+def sequential_words(ctx: LoweringContext, key: IRValue, count: int) -> IRValue:
+    """`count` words for each key: all first words of the hashes of pairs, then all second words.
+
+    The pair at position i is (i, i + n) with n the number of pairs; if `count` is odd, the last pair
+    has 0 in place of its second number, and its second word is left out.
+    """
+    (keys,) = ctx.avals_in
+    batch = keys.shape[:-1]
+    num_pairs = (count + 1) // 2
+    words = ShapedArray((*batch, num_pairs), UINT32)
+    first = stablehlo.iota(ctx.type(words), len(batch))
+    second = stablehlo.add(first, ctx.constant(num_pairs, words))
+    if count % 2:
+        is_last = stablehlo.compare(
+            second,
+            ctx.constant(count, words),
+            stablehlo.ComparisonDirectionAttr.get("EQ"),
+        )
+        second = stablehlo.select(is_last, ctx.constant(0, words), second)
+    parts = threefry_2x32(ctx, key, keys, first, second, words)
+    both = stablehlo.concatenate(parts, len(batch))
+    return _slice_last(ctx, both, (*batch, 2 * num_pairs), 0, count)
+
+
+def _slice_last(ctx: LoweringContext, x: IRValue, shape: Shape, start: int, count: int) -> IRValue:
+    """`count` elements of `x` of `shape` along its last dimension, from `start`."""
+    if count == shape[-1]:
+        return x
+    starts, limits = [0] * len(shape), [*shape]
+    starts[-1], limits[-1] = start, start + count
+    return stablehlo.slice(x, *map(ctx.i64_array, (starts, limits, [1] * len(shape))))
 
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -266,9 +346,17 @@ def random_fold_in(key: Value, data: ArrayLike) -> Value:
 
 def random_split(key: Value, shape: Shape) -> Value:
     """An array of `shape` of keys made from `key`."""
-    return RandomSplit(shape)(key)
+    return draw(RandomSplit(shape), key)
 
 
 def random_bits(key: Value, shape: Shape, dtype: DTypeLike = UINT32) -> Value:
     """An array of `shape` of random unsigned integers of `dtype`."""
-    return RandomBits(shape, np.dtype(dtype))(key)
+    return draw(RandomBits(shape, np.dtype(dtype)), key)
+
+
+def draw(primitive: Primitive, *operands: ArrayLike) -> Value:
+    """The numbers of a primitive with the field `partitionable`, as JAX's configuration states it."""
+    if not threefry_partitionable():
+        primitive = primitive.replace(partitionable=False)
+    out: Value = primitive(*operands)
+    return out

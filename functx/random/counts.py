@@ -146,11 +146,11 @@ def _reject(
 
     def step(state: Any) -> Any:
         number, out, is_done, key = state
-        u, v = [uniform(subkey(key, i), like.shape, like.dtype) for i in (1, 2)]
+        u, v = [uniform(subkey(key, i, 3), like.shape, like.dtype) for i in (1, 2)]
         u = u - 0.5
         proposed, is_accepted = propose(u, v, 0.5 - ops.abs(u))
         out = ops.select(is_accepted, proposed, out)
-        return number + 1, out, is_done | is_accepted, subkey(key, 0)
+        return number + 1, out, is_done | is_accepted, subkey(key, 0, 3)
 
     def continues(state: Any) -> Value:
         number, _, is_done, _ = state

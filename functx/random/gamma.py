@@ -150,9 +150,11 @@ def gamma_variate(key: Any, a: Any, is_logarithmic: bool) -> Value:
 
     def propose(state: Any) -> Any:
         key = state[0]
-        _, x, v = while_loop(lambda state: state[2] <= 0, draw_normal, (subkey(key, 1), zero, -one))
-        u = uniform(subkey(key, 2), (), a.dtype)
-        return subkey(key, 0), x * x, (v * v) * v, u
+        _, x, v = while_loop(
+            lambda state: state[2] <= 0, draw_normal, (subkey(key, 1, 3), zero, -one)
+        )
+        u = uniform(subkey(key, 2, 3), (), a.dtype)
+        return subkey(key, 0, 3), x * x, (v * v) * v, u
 
     def draw_normal(state: Any) -> Any:
         key = state[0]

@@ -37,7 +37,7 @@ from functx.ops.random import (
     RandomTruncatedNormal,
     random_uniform,
 )
-from functx.ops.random_bits import random_bits
+from functx.ops.random_bits import draw, random_bits
 from functx.random.arguments import (
     OutSharding,
     as_parameter,
@@ -124,7 +124,7 @@ def normal(
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_inexact(dtype):
         raise DTypeError(f"normal: dtype must be a float or complex type; got {dtype}")
-    return place_result(RandomNormal(canonical_shape(shape), dtype)(key), out_sharding)
+    return place_result(draw(RandomNormal(canonical_shape(shape), dtype), key), out_sharding)
 
 
 def truncated_normal(
@@ -141,7 +141,7 @@ def truncated_normal(
     shape = result_shape("truncated_normal", shape, lower, upper)
     key, shape, dtype = check_draw("truncated_normal", key, shape, dtype)
     bounds = [as_parameter("truncated_normal", x, shape, dtype) for x in (lower, upper)]
-    return place_result(RandomTruncatedNormal(shape)(key, *bounds), out_sharding)
+    return place_result(draw(RandomTruncatedNormal(shape), key, *bounds), out_sharding)
 
 
 def exponential(
@@ -153,7 +153,7 @@ def exponential(
 ) -> Value:
     """Numbers with the density exp(-x) for x >= 0."""
     key, shape, dtype = check_draw("exponential", key, shape, dtype)
-    return place_result(RandomExponential(shape, dtype)(key), out_sharding)
+    return place_result(draw(RandomExponential(shape, dtype), key), out_sharding)
 
 
 def laplace(
@@ -165,7 +165,7 @@ def laplace(
 ) -> Value:
     """Numbers with the density exp(-|x|) / 2."""
     key, shape, dtype = check_draw("laplace", key, shape, dtype)
-    return place_result(RandomLaplace(shape, dtype)(key), out_sharding)
+    return place_result(draw(RandomLaplace(shape, dtype), key), out_sharding)
 
 
 def logistic(
@@ -177,7 +177,7 @@ def logistic(
 ) -> Value:
     """Numbers whose distribution function is the logistic sigmoid."""
     key, shape, dtype = check_draw("logistic", key, shape, dtype)
-    return place_result(RandomLogistic(shape, dtype)(key), out_sharding)
+    return place_result(draw(RandomLogistic(shape, dtype), key), out_sharding)
 
 
 def cauchy(
@@ -189,7 +189,7 @@ def cauchy(
 ) -> Value:
     """Numbers with the density 1 / (pi (1 + x^2))."""
     key, shape, dtype = check_draw("cauchy", key, shape, dtype)
-    return place_result(RandomCauchy(shape, dtype)(key), out_sharding)
+    return place_result(draw(RandomCauchy(shape, dtype), key), out_sharding)
 
 
 def gumbel(
@@ -208,7 +208,7 @@ def gumbel(
     """
     key, shape, dtype = check_draw("gumbel", key, shape, dtype)
     mode = _check_mode("gumbel", mode, ("low", "high", "highest"))
-    return place_result(RandomGumbel(shape, dtype, mode)(key), out_sharding)
+    return place_result(draw(RandomGumbel(shape, dtype, mode=mode), key), out_sharding)
 
 
 def bernoulli(
@@ -229,8 +229,9 @@ def bernoulli(
         raise DTypeError(f"bernoulli: the probability p must be a float; got {aval!r}")
     shape = result_shape("bernoulli", shape, p)
     p = as_parameter("bernoulli", p, shape, aval.dtype)
-    draw = RandomBernoulli(shape, _check_mode("bernoulli", mode, ("low", "high")) == "high")
-    return place_result(draw(check_single_key("bernoulli", key), p), out_sharding)
+    fine = _check_mode("bernoulli", mode, ("low", "high")) == "high"
+    drawn = draw(RandomBernoulli(shape, fine=fine), check_single_key("bernoulli", key), p)
+    return place_result(drawn, out_sharding)
 
 
 def rademacher(
@@ -270,7 +271,7 @@ def randint(
             broadcast_parameter("randint", operand(x), shape) for x in (minval, maxval)
         ]
         low, count = _traced_integer_range(minval, maxval, dtype, drawn)
-    integers = RandomIntegers(shape)(check_single_key("randint", key), low, count)
+    integers = draw(RandomIntegers(shape), check_single_key("randint", key), low, count)
     return place_result(ops.convert_element_type(integers, dtype), out_sharding)
 
 
@@ -330,11 +331,11 @@ def permutation(
     axis = canonical_axis(axis, aval.ndim or 1)
     if not aval.ndim:
         return place_result(
-            RandomShuffle(0)(key, _iota(_check_bound("permutation", x))), out_sharding
+            draw(RandomShuffle(0), key, _iota(_check_bound("permutation", x))), out_sharding
         )
     if independent or aval.ndim == 1:
-        return place_result(RandomShuffle(axis)(key, x), out_sharding)
-    order = RandomShuffle(0)(key, _iota(aval.shape[axis]))
+        return place_result(draw(RandomShuffle(axis), key, x), out_sharding)
+    order = draw(RandomShuffle(0), key, _iota(aval.shape[axis]))
     return place_result(take(x, order, axis, mode="clip", unique_indices=True), out_sharding)
 
 

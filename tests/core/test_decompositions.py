@@ -276,8 +276,12 @@ def test_a_decomposition_for_forward_mode_serves_reverse_mode_where_nothing_else
 
 
 def test_random_numbers_are_made_by_their_own_table_before_the_general_one():
-    decomp.register("random_normal")(lambda key, shape, dtype: np.zeros(shape, dtype))
-    decomp.register("random_normal", table="rng")(lambda key, shape, dtype: np.ones(shape, dtype))
+    decomp.register("random_normal")(
+        lambda key, shape, dtype, partitionable: np.zeros(shape, dtype)
+    )
+    decomp.register("random_normal", table="rng")(
+        lambda key, shape, dtype, partitionable: np.ones(shape, dtype)
+    )
     key = functx.random.key(0)
     assert functx.random.normal(key, (2,)).tolist() == [1.0, 1.0]
     decomp.remove("random_normal", table="rng")
@@ -286,7 +290,7 @@ def test_random_numbers_are_made_by_their_own_table_before_the_general_one():
 
 def test_the_table_of_random_numbers_replaces_rules_so_that_every_transform_draws_the_same():
     @decomp.register("random_bits", table="rng")
-    def counted(key, shape, dtype):
+    def counted(key, shape, dtype, partitionable):
         words = key[..., 1].reshape((*key.shape[:-1], *[1] * len(shape)))
         return np.broadcast_to(words, (*key.shape[:-1], *shape)).astype(dtype)
 

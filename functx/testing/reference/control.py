@@ -257,13 +257,18 @@ def AxisIndex(x: Array, axis: object, size: int) -> Array:
 def vectorize_over_keys(function: Function) -> Definition:
     """The definition that maps `function(key, *operands, **params)` over a batch of keys."""
 
-    def vectorized(key: Array, *operands: Array, **params: Any) -> Array:
-        draws = [
-            np.asarray(
-                function(jax.random.wrap_key_data(jax.numpy.asarray(words)), *operands, **params)
-            )
-            for words in key.reshape(-1, 2)
-        ]
+    def vectorized(
+        key: Array, *operands: Array, partitionable: bool = True, **params: Any
+    ) -> Array:
+        with jax.threefry_partitionable(partitionable):
+            draws = [
+                np.asarray(
+                    function(
+                        jax.random.wrap_key_data(jax.numpy.asarray(words)), *operands, **params
+                    )
+                )
+                for words in key.reshape(-1, 2)
+            ]
         return np.stack(draws).reshape(*key.shape[:-1], *draws[0].shape)
 
     return exact_dtypes(vectorized)
@@ -323,7 +328,8 @@ RandomShuffle = vectorize_over_keys(
 )
 
 
-def Dropout(x: Array, key: Array, rate: float) -> Array:
+def Dropout(x: Array, key: Array, rate: float, partitionable: bool) -> Array:
     wide = np.float64 if x64_enabled() else np.float32
-    mask = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)
+    with jax.threefry_partitionable(partitionable):
+        mask = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)
     return np.where(mask, x / max(1 - rate, 0.1), 0)
