@@ -264,6 +264,25 @@ def test_parameters_out_of_range_give_nan():
     assert np.all(np.isnan(values))
 
 
+def test_probabilities_at_the_ends_are_those_of_scipy():
+    k, n, p = np.meshgrid(
+        [-1, 0, 1, 2, 39, 40, 1000], [-1, 0, 1, 2, 40, 1000], [-0.1, 0, 1e-3, 0.3, 0.999, 1, 1.1]
+    )
+    q, size = np.where(p == 0, 1e-3, p), n + 0.5
+    cases = [("binom", k, n, p), ("nbinom", k, size, q), ("betabinom", k, n, p + 0.1, 2 - p)]
+    cases += [("bernoulli", k, p), ("geom", k, q), ("poisson", k, p)]
+    calls = {
+        (name, function): [x.astype("f") for x in xs]
+        for name, *xs in cases
+        for function in ("pmf", "logpmf")
+    }
+    found = fx.jit(lambda calls: {c: call(ours, *c, xs) for c, xs in calls.items()})(calls)
+    for c, xs in calls.items():
+        expected = call(reference, *c, [x.astype(float) for x in xs])
+        tolerance = 1e-5 if c[0] == "betabinom" else 1e-12
+        np.testing.assert_allclose(found[c], expected, 1e-4, tolerance, err_msg=str(c))
+
+
 def test_quantiles_at_the_ends_are_those_of_the_support():
     q = np.array([0.0, 1.0, 1.5], "float32")
     np.testing.assert_array_equal(ours.t.ppf(q, 3.0), [-math.inf, math.inf, math.nan])

@@ -43,8 +43,10 @@ class DiscreteDistribution(Distribution):
         out = self.logpmf(k - loc, *shapes)
         is_impossible = self.is_impossible(k - loc, *shapes)
         if function == "pmf":
-            return where(is_impossible, 0.0, self.density(out, k - loc, *shapes))
-        return where(is_impossible, -INF, out)
+            out = where(is_impossible, 0.0, self.density(out, k - loc, *shapes))
+        else:
+            out = where(is_impossible, -INF, out)
+        return where(self.is_valid(*shapes), out, math.nan)
 
 
 class BernoulliDistribution(DiscreteDistribution):
@@ -61,6 +63,9 @@ class BernoulliDistribution(DiscreteDistribution):
         arguments = super().arguments(function)
         return {name: x for name, x in arguments.items() if name != "loc" or "pmf" in function}
 
+    def is_valid(self, p: Value) -> Value:
+        return (p >= 0) & (p <= 1)
+
     def is_impossible(self, k: Value, p: Value) -> Value:
         return (k < 0) | (k > 1)
 
@@ -74,7 +79,7 @@ class BernoulliDistribution(DiscreteDistribution):
         if len(args) > 1:
             return super().evaluate(function, k, *args)
         (p,) = args
-        valid = (p >= 0) & (p <= 1)
+        valid = self.is_valid(p)
         if function == "ppf":
             valid, out = valid & (k >= 0) & (k <= 1), where(k <= 1 - p, 0.0, 1.0)
         else:
@@ -90,6 +95,9 @@ class BinomialDistribution(DiscreteDistribution):
 
     name = "binom"
     shapes = ("n", "p")
+
+    def is_valid(self, n: Value, p: Value) -> Value:
+        return (n >= 0) & (p >= 0) & (p <= 1)
 
     def is_impossible(self, k: Value, n: Value, p: Value) -> Value:
         return (k < 0) | (k >= n + 1)
@@ -110,13 +118,15 @@ class BetaBinomialDistribution(DiscreteDistribution):
     name = "betabinom"
     shapes = ("n", "a", "b")
 
+    def is_valid(self, n: Value, a: Value, b: Value) -> Value:
+        return (n >= 0) & (a > 0) & (b > 0)
+
     def is_impossible(self, k: Value, n: Value, a: Value, b: Value) -> Value:
         return (k < 0) | (k >= n + 1)
 
     def logpmf(self, k: Value, n: Value, a: Value, b: Value) -> Value:
         k = floor(k)
-        out = log_combinations(n, k) + betaln(k + a, n - k + b) - betaln(a, b)
-        return where((n >= 0) & (a > 0) & (b > 0), out, math.nan)
+        return log_combinations(n, k) + betaln(k + a, n - k + b) - betaln(a, b)
 
 
 class GeometricDistribution(DiscreteDistribution):
@@ -127,6 +137,9 @@ class GeometricDistribution(DiscreteDistribution):
 
     name = "geom"
     shapes = ("p",)
+
+    def is_valid(self, p: Value) -> Value:
+        return (p >= 0) & (p <= 1)
 
     def is_impossible(self, k: Value, p: Value) -> Value:
         return k <= 0
@@ -146,6 +159,9 @@ class NegativeBinomialDistribution(DiscreteDistribution):
 
     name = "nbinom"
     shapes = ("n", "p")
+
+    def is_valid(self, n: Value, p: Value) -> Value:
+        return (n > 0) & (p >= 0) & (p <= 1)
 
     def logpmf(self, k: Value, n: Value, p: Value) -> Value:
         return log_binomial(n, n + k, p) + log(n / (n + k))
@@ -168,6 +184,9 @@ class PoissonDistribution(DiscreteDistribution):
         arguments = super().arguments(function)
         return {name: x for name, x in arguments.items() if name != "k" or function != "entropy"}
 
+    def is_valid(self, mu: Value) -> Value:
+        return mu >= 0
+
     def is_impossible(self, k: Value, mu: Value) -> Value:
         return (k < 0) | (k != round(k))
 
@@ -183,7 +202,7 @@ class PoissonDistribution(DiscreteDistribution):
         if function == "cdf":
             mu, loc = args
             k = floor(k - loc)
-            return where(k < 0, 0.0, gammaincc(k + 1, mu))
+            return where(self.is_valid(mu), where(k < 0, 0.0, gammaincc(k + 1, mu)), math.nan)
         return super().evaluate(function, k, *args)
 
     def entropy(self, mu: Value) -> Value:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 
+from ml_dtypes import finfo
+
 from functx.core.samples import Rounding, f32, sample
 from functx.core.typing import Tangent, Value
 from functx.lax.gamma_ratios import LOG_TWO_PI, STIRLING_MIN, stirling_remainder
 from functx.nn.activations import log1mexp
 from functx.numpy.floating_point import isinf
 from functx.numpy.operators import abs, power
-from functx.numpy.ufuncs import exp, log, log1p, where
+from functx.numpy.ufuncs import exp, log, log1p, minimum, where
+from functx.ops.autodiff import stop_gradient
 from functx.ops.families import Binary, binary_function
 from functx.ops.operands import cast_like, upcast_half
 from functx.scipy.special import betaln, erf, gammaln, log_ndtr, ndtr, xlog1py, xlogy
@@ -32,7 +35,13 @@ def log_poisson(k: Value, mu: Value) -> Value:
     is_large = k > STIRLING_MIN
     large = where(is_large, k, STIRLING_MIN)
     saddle_point = -deviance(large, mu) - log(large * (2 * math.pi)) / 2 - stirling_remainder(large)
-    return where(is_large, saddle_point, xlogy(k, mu) - mu - gammaln(k + 1))
+    log_factorial = zero_where(k == 0, gammaln(k + 1))
+    return where(is_large, saddle_point, xlogy(k, mu) - mu - log_factorial)
+
+
+def zero_where(condition: Value, x: Value) -> Value:
+    """`x` without its rounding error where `condition` says that it is 0; with the derivatives of `x`."""
+    return x - where(condition, stop_gradient(x), 0.0)
 
 
 def poisson_product(k: Value, mu: Value) -> Value:
@@ -43,19 +52,21 @@ def poisson_product(k: Value, mu: Value) -> Value:
 def log_binomial(k: Value, n: Value, p: Value) -> Value:
     """The logarithm of the probability of k successes in n trials, each of probability p."""
     by_poisson = log_poisson(k, n * p) + log_poisson(n - k, n * (1 - p)) - log_poisson(n, n)
-    # Without trials, the derivatives of the three are infinite.
+    # Without trials, the derivatives of the three are infinite; without combinations, they cancel.
     direct = xlogy(k, p) + xlog1py(n - k, -p) + log_combinations(n, k)
-    return where(n == 0, direct, by_poisson)
+    return where((n == 0) | (k == 0) | (k == n), direct, by_poisson)
 
 
 def log_combinations(n: Value, k: Value) -> Value:
     """log(gamma(n + 1) / (gamma(k + 1) gamma(n - k + 1)))."""
-    return -log1p(n) - betaln(n - k + 1, k + 1)
+    return zero_where((k == 0) | (k == n), -log1p(n) - betaln(n - k + 1, k + 1))
 
 
 def binomial_product(k: Value, n: Value, p: Value) -> Value:
     """The probability of k successes in n trials, for where p is 0 or 1."""
-    return power(p, k) * power(1 - p, n - k) * exp(log_combinations(n, k))
+    # A factor 0 stays 0, however many combinations there are.
+    largest = math.log(float(finfo(p.dtype).max)) - 1
+    return power(p, k) * power(1 - p, n - k) * exp(minimum(log_combinations(n, k), largest))
 
 
 def deviance(k: Value, mu: Value) -> Value:
