@@ -345,6 +345,28 @@ def early(x):
     return y - 1
 
 
+def for_variable_used_otherwise(x):
+    for v in range(3):
+        n = 0
+        while n < 3 and v > 0.5:
+            n += 1
+            v, x = x, v * 0.75
+    return x, v
+
+
+def while_in_for(x):
+    y = 1.0
+    for i in range(2):
+        if y * y < 1.5:
+            n = 0
+            while n < 5 and i < i:
+                n += 1
+        else:
+            y = i * 1.0
+        y = abs(y * x)
+    return x, y
+
+
 PROGRAMS = [
     value
     for name, value in globals().copy().items()
@@ -369,6 +391,7 @@ def test_an_explored_function_has_the_values_of_a_plain_run(f):
 
 # Programs that take long, of kinds that others have.
 LONG = (middle, ten_ifs, hidden_iterator, any_all, triangle, adaptive, helper, fibonacci)
+LONG += (for_variable_used_otherwise, while_in_for)
 
 
 @pytest.mark.parametrize("f", [f for f in PROGRAMS if f not in LONG], ids=lambda f: f.__name__)
@@ -497,6 +520,17 @@ def test_limits_and_numbers_of_python_are_told_with_a_cure():
 
     with pytest.raises(functx.errors.IterationLimitError, match=r"within 20 iterations.*`values`"):
         explore(grow, iterations=20)(1.0)
+
+    def counts_out_of_sight(x):
+        global unseen_count
+        unseen_count = 0
+        while x > 0:
+            unseen_count += 1
+            x = x - unseen_count if unseen_count < 30 else x * 0.5 - 1.0
+        return x
+
+    with pytest.raises(functx.errors.IterationLimitError, match=r"not merged"):
+        explore(counts_out_of_sight)(1.0)
     with pytest.raises(functx.errors.ExploredNumberError, match="while i < n"):
         explore(lambda n: sum(range(int(n))))(3)
     with pytest.raises(functx.errors.ArgumentError, match="not those of numbers, shapes"):

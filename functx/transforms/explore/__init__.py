@@ -6,7 +6,7 @@ from threading import RLock, active_count
 from typing import Any
 
 from functx.core import tree
-from functx.core.errors import ArgumentError, IterationLimitError, PathLimitError, type_name
+from functx.core.errors import ArgumentError, IterationLimitError, type_name
 from functx.core.tracer import current_builder
 from functx.core.typing import Function, PyTree
 from functx.transforms.aliasing import write_back_arguments
@@ -14,6 +14,7 @@ from functx.transforms.argument_names import as_decorator, check_callable, wrap_
 from functx.transforms.explore.emission import Emitter
 from functx.transforms.explore.graph import FlowGraph
 from functx.transforms.explore.joins import join_common_ends
+from functx.transforms.explore.limits import nesting_error, path_limit_error
 from functx.transforms.explore.paths import Explorer, Findings, Restart
 from functx.transforms.tracing_api import call_as_program
 
@@ -80,16 +81,6 @@ def run_explored(fun: Function, args: Any, kwargs: Any, paths: int, iterations: 
     return tree.unflatten(graph.out_tree, outs[:count])
 
 
-def nesting_error(explorer: Explorer) -> PathLimitError:
-    """The error for branches in branches that are too deep, as those of a long `for` with a `break`."""
-    return PathLimitError(
-        f"explore({explorer.name}): branches must not be nested deeper than Python's recursion limit allows; "
-        f"got {sum(map(len, explorer.decisions.values()))} decisions",
-        fix="Count with `while i < n` in place of a `for` with `break` or `return`, which is unrolled: it "
-        "becomes one loop of the program.",
-    )
-
-
 _exploring = RLock()
 
 
@@ -111,4 +102,4 @@ def find_graph(explorer: Explorer) -> FlowGraph:
             continue
         join_common_ends(graph)
         return graph
-    raise explorer.path_limit_error()
+    raise path_limit_error(explorer)

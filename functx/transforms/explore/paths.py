@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from functx.core import tree
-from functx.core.errors import PathLimitError
-from functx.core.program import Atom, Equation, Var
-from functx.core.source_info import Source, source_line
+from functx.core.program import Atom, Equation, Literal, Var
+from functx.core.source_info import Source
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree
@@ -32,7 +31,7 @@ class Arrival(NamedTuple):
     """The state in which a path arrives at a decision: the predicate, and the values of variables.
 
     `leaves` has the atom of each traced array, and the number of each other leaf; `settable` are those
-    that a run can replace. `hides_iteration` tells of a `for` whose iteration no variable may show.
+    that a run can replace.
     `memory` says, for arrays, which storage they are views of. `facts` are the
     outcomes of earlier decisions on the path, by the label of the predicate.
     """
@@ -43,7 +42,6 @@ class Arrival(NamedTuple):
     structure: dict[LeafKey, Any]
     leaves: dict[LeafKey, Any]
     settable: frozenset[LeafKey]
-    hides_iteration: bool
     memory: dict[LeafKey, tuple[int, Any]]
     facts: dict[Atom, bool]
     segment: Segment
@@ -110,8 +108,8 @@ class PathResult(NamedTuple):
 class Segment:
     """The equations of a path from one decision to the next; `used` counts the runs through it.
 
-    `recorded_path` has the outcomes of the run that recorded it, and `recorded_after` is its last merge. After them come `definitions`, variables that stand for numbers, or for arrays that another variable
-    has too, from then on.
+    `recorded_path` has the outcomes of the run that recorded it. After the equations come `definitions`, variables
+    that stand for numbers, or for arrays that another variable has too, from then on.
     """
 
     def __init__(self, before: Segment | None = None):
@@ -120,7 +118,6 @@ class Segment:
         self.definitions: dict[LeafKey, tuple[Var, Atom]] = {}
         self.end: Decision | Merge | PathResult | None = None
         self.defined: set[Atom] = set()
-        self.recorded_after: Merge | None = None
         self.recorded_path: list[bool] = []
         self.used = 0
 
@@ -177,8 +174,25 @@ class Findings:
             self.captured.add(found[0])
         return found[0]
 
+    def give_up_numbers(self, slots: Iterable[Slot]) -> None:
+        """Raise Restart if numbers in these slots are values of the program: they become constants."""
+        new = {*slots} - self.constants
+        if new:
+            self.constants |= new
+            raise Restart from None
+
     def refuse(self, merge: Merge) -> NoReturn:
-        """Raise Restart; the next exploration does not merge paths in the state of this merge."""
+        """Raise Restart, since a merge is wrong.
+
+        Numbers that Python sets anew on both of its paths become constants, those that differ first. If there
+        are none, the next exploration does not merge paths in this state.
+        """
+        known, new = [each.segment.definitions for each in (merge.decision.arrival, merge.arrival)]
+        pairs = {key: (known[key][1], new[key][1]) for key in known if key in new}
+        numbers = {k: p for k, p in pairs.items() if type(p[0]) is type(p[1]) is Literal}
+        different = [key for key, (x, y) in numbers.items() if repr(x) != repr(y)]
+        for keys in (different, numbers):
+            self.give_up_numbers([merge.arrival.slot(key) for key in keys])
         self.unmerged |= {merge.decision.arrival.constants(), merge.arrival.constants()}
         raise Restart
 
@@ -230,6 +244,7 @@ class Explorer:
 
     def explore(self) -> Segment:
         """The first segment of all paths. Raises Restart if another exploration must follow."""
+        from functx.transforms.explore.limits import path_limit_error
         from functx.transforms.explore.run import Run
 
         self.reset()
@@ -244,7 +259,7 @@ class Explorer:
                 continue
             count += 1
             if count > self.paths:
-                raise self.path_limit_error()
+                raise path_limit_error(self)
             if not self.run_to(decision.arrival.segment, missing[:1]):
                 # Only a run that has merged otherwise would come here with this outcome.
                 path = [*decision.arrival.segment.path(), missing[0]]
@@ -264,7 +279,8 @@ class Explorer:
         prefer: Callable[[Decision], bool] | None = None,
     ) -> bool:
         """Run to the end of a segment, and go on with `outcomes`; whether a path can be decided that way."""
-        from functx.transforms.explore.run import Contradiction, Run
+        from functx.transforms.explore.failed_runs import Contradiction
+        from functx.transforms.explore.run import Run
 
         for path in (segment.path(), segment.recorded_path):
             try:
@@ -290,21 +306,6 @@ class Explorer:
         for bit in range(self.count.bit_length()):
             for flip in (0, 1):
                 Run(self, [], prefer=partial(Decision.bit, bit=bit, flip=flip)).execute()
-
-    def path_limit_error(self) -> PathLimitError:
-        """The error for too many paths, which names the lines where most of them part."""
-        lines: dict[str, int] = {}
-        for decisions in self.decisions.values():
-            for each in decisions:
-                line = source_line(each.source)
-                lines[line] = lines.get(line, 0) + 1
-        most = sorted(lines.items(), key=lambda item: -item[1])[:3]
-        return PathLimitError(
-            f"explore({self.name}): the function must have at most {self.paths} paths; got more",
-            *[f"{count} decisions at {line}" for line, count in most],
-            fix="Choose between values with functx.numpy.where or functx.lax.cond at that line, or pass a "
-            "larger `paths`.",
-        )
 
 
 class Labels:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import dis
 import gc
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from itertools import islice, repeat, takewhile
+from itertools import islice, repeat
 from operator import length_hint
 from types import (
     BuiltinFunctionType,
@@ -44,12 +42,14 @@ class Position(NamedTuple):
     """The place of a decision: the expressions that run in the user's frames, outermost first.
 
     `repeats` counts the decisions in a row that one call of C code makes there, as `max` does, and
-    `iterators` says how far the iterators that frames do not show have come.
+    `iterators` says how far the iterators that frames do not show have come. `hidden_iterations` counts the
+    iterations of each `for` that no variable may show.
     """
 
     frames: tuple[Any, ...]
     repeats: int = 0
     iterators: tuple[Any, ...] = ()
+    hidden_iterations: tuple[Any, ...] = ()
 
 
 def user_frames(frame: FrameType | None, outermost: CodeType) -> list[FrameType]:
@@ -108,40 +108,6 @@ def iterator_state(x: Any) -> tuple[str, str, int, str]:
         if type(value) in _ITERATOR_TYPES or type(value) in _COMPARED_BY_TEXT
     }
     return type(x).__name__, x.gi_code.co_qualname, x.gi_frame.f_lasti, repr(variables)
-
-
-def hides_iteration(frame: FrameType) -> bool:
-    """Whether a frame is in a `for` that also assigns to its variables elsewhere.
-
-    Then no variable may show which iteration it is.
-    """
-    return any([start <= frame.f_lasti < end for start, end in overwriting_loops(frame.f_code)])
-
-
-@lru_cache(4096)
-def overwriting_loops(code: CodeType) -> list[tuple[int, int]]:
-    """The first and last offsets of the `for` loops whose variables are all assigned elsewhere within."""
-    instructions = [*dis.get_instructions(code)]
-    found = []
-    for i, each in enumerate(instructions):
-        if each.opname != "FOR_ITER":
-            continue
-        target = takewhile(
-            lambda x: x.opname.startswith(("STORE", "UNPACK")), instructions[i + 1 :]
-        )
-        variables = {name for x in target for name in stored_names(x)}
-        inside = [x for x in instructions if each.offset < x.offset < each.argval]
-        stores = Counter([name for x in inside for name in stored_names(x)])
-        if all([stores[name] > 1 for name in variables]):
-            found.append((each.offset, each.argval))
-    return found
-
-
-def stored_names(instruction: dis.Instruction) -> list[str]:
-    """The variables that an instruction assigns to."""
-    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
-    count = instruction.opname.count("STORE_")
-    return [*names[:count]] if count and "SUBSCR" not in instruction.opname else []
 
 
 class PythonState:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -19,14 +19,24 @@ from functx import ops
 from functx.core import tree
 from functx.core.concretization import UnknownValues
 from functx.core.effects import Effect
-from functx.core.errors import FunctxError, IterationLimitError, PathLimitError, ReplayError
+from functx.core.errors import FunctxError
 from functx.core.functionalization import functionalized_atom
 from functx.core.program import Atom, Equation, Literal, Var
-from functx.core.source_info import Source, frame_source, source_line, user_line
+from functx.core.source_info import Source, frame_source
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder, run_and_finish
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree
+from functx.transforms.explore.failed_runs import (
+    Contradiction,
+    Crossing,
+    Mismatch,
+    PathEnds,
+    raise_for_mismatch,
+    restart_or_explain,
+)
+from functx.transforms.explore.iterations import Loop, Step, count_iterations
+from functx.transforms.explore.limits import iteration_limit_error, recursion_error
 from functx.transforms.explore.merging import Renaming, can_merge, has_same_structure
 from functx.transforms.explore.paths import (
     Arrival,
@@ -34,7 +44,6 @@ from functx.transforms.explore.paths import (
     Explorer,
     Merge,
     PathResult,
-    Restart,
     Segment,
     Slot,
     captured_key,
@@ -44,7 +53,6 @@ from functx.transforms.explore.python_state import (
     Position,
     PythonState,
     expressions,
-    hides_iteration,
     is_number_leaf,
     iterator_states,
     live_iterators,
@@ -59,14 +67,6 @@ _LONGEST_WALK, _LONGEST_PLAN = 320, 1280
 _DEEPEST_RECURSION = 50
 
 
-class PathEnds(BaseException):
-    """Ends a run of the function whose remaining program is known."""
-
-
-class Contradiction(BaseException):
-    """Ends a run whose outcomes exclude each other."""
-
-
 class PassedDecision(NamedTuple):
     """A decision on the way of a run, its outcome, and the number of equations before it."""
 
@@ -79,8 +79,8 @@ class Run:
     """One run of the function, which takes the outcomes `path`, then those that are not yet known.
 
     One that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
-    decision that the run comes to for the first time. The run ends after the segment `last`, if any. It raises Contradiction where an
-    outcome of `path` is excluded by an earlier one, unless it `contradicts`.
+    decision that the run comes to for the first time. It raises Contradiction where an outcome of `path` is
+    excluded by an earlier one, unless it `contradicts`. A replay ends after `path`, and raises Mismatch.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Run:
         path: Sequence[bool],
         merges: bool = True,
         prefer: Callable[[Decision], bool] | None = None,
-        last: Segment | None = None,
         contradicts: bool = False,
+        is_replay: bool = False,
     ):
-        self.prefer, self.last, self.contradicts = prefer, last, contradicts
+        self.prefer, self.contradicts, self.is_replay = prefer, contradicts, is_replay
         self.explorer, self.findings, self.merges = explorer, explorer.findings, merges
         self.segment = explorer.root if merges else Segment()
         self.forced, self.planned = deque(path), deque[bool]()
@@ -101,8 +101,10 @@ class Run:
         self.position_in_segment = self.emitted = self.scanned = self.idle = 0
         self.names: dict[Var, tuple[Any, int]] = {}
         self.renamings: list[Renaming] = []
+        self.crossings: list[Crossing] = []
         self.crossed: dict[Merge, Arrival] = {}
         self.numbers: set[Slot] = set()
+        self.step, self.loops = Step(()), dict[Loop, int]()
         self.unknown_values = UnknownValues()
         self.facts: dict[Atom, bool] = {}
         self.shared_facts: set[Atom] = set()
@@ -126,8 +128,13 @@ class Run:
                 run_and_finish(builder, self.call_function, [])
         except PathEnds:
             pass
+        except Mismatch as mismatch:
+            if self.is_replay:
+                raise
+            raise_for_mismatch(self, *mismatch.args)
         except (Exception, GeneratorExit) as error:
-            self.handle_error(error)
+            if not self.is_replay:
+                restart_or_explain(self, error)
             raise
 
     def call_function(self) -> list[Any]:
@@ -141,73 +148,13 @@ class Run:
         self.finish([self.builder.tracer(x) for x in leaves], out_tree)
         return []
 
-    # Errors
-
-    def handle_error(self, error: BaseException) -> None:
-        """Raise Restart for an error that a merge, or a number as a traced value, may have caused.
-
-        Else name the outcomes that led to the error.
-        """
-        if isinstance(error, (PathLimitError, IterationLimitError, ReplayError)):
-            return
-        self.give_up_numbers(self.numbers)
-        if self.renamings and not self.is_error_of_path(error):
-            self.refuse(self.renamings[-1].merge)
-        if self.history and not isinstance(error, FunctxError):
-            outcomes = [
-                f"  {step.outcome}: {source_line(step.decision.source)}" for step in self.history
-            ]
-            error.add_note("\n".join(["explored with these outcomes:", *outcomes]))
-
-    def give_up_numbers(self, slots: Iterable[Slot]) -> None:
-        """Raise Restart if numbers in these slots are values of the program: they become constants."""
-        new = {*slots} - self.findings.constants
-        if new:
-            self.findings.constants |= new
-            raise Restart from None
-
-    def is_error_of_path(self, error: BaseException) -> bool:
-        """Whether a run with the same outcomes that does not merge ends with the same error."""
-        try:
-            Run(self.explorer, [step.outcome for step in self.history], merges=False).execute()
-        except Contradiction:
-            return False
-        except Exception as found:
-            return type(found) is type(error)
-        return False
-
-    def refuse(self, merge: Merge) -> NoReturn:
-        """Raise Restart, since a merge is wrong: because of numbers that Python sets anew, or altogether."""
-        known, new = [each.segment.definitions for each in (merge.decision.arrival, merge.arrival)]
-        self.give_up_numbers(
-            [
-                merge.arrival.slot(key)
-                for key in known.keys() & new.keys()
-                if type(known[key][1]) is type(new[key][1]) is Literal
-            ]
-        )
-        self.findings.refuse(merge)
+    def outcomes(self) -> list[bool]:
+        """The outcomes of this run so far."""
+        return [step.outcome for step in self.history]
 
     def mismatch(self, eqn: Equation | None = None) -> NoReturn:
-        """Raise for a run that differs from the path that is known: it merged wrongly, or is not repeatable."""
-        segment, merges = self.segment, [renaming.merge for renaming in self.renamings[-1:]]
-        if segment.recorded_after is not None:
-            if merges:
-                # Raises Restart if it is the known path that was recorded after a wrong merge.
-                with suppress(Contradiction):
-                    Run(self.explorer, segment.path(), last=segment).execute()
-            else:
-                merges = [segment.recorded_after]
-        for merge in merges:
-            self.refuse(merge)
-        raise ReplayError(
-            f"explore({self.explorer.name}): the function must compute the same whenever it runs; got "
-            + (f"{eqn.primitive!r}, which it did not compute before" if eqn else "another end"),
-            *[f"after {s.outcome} at {source_line(s.decision.source)}" for s in self.history[-1:]],
-            fix="Leave out side effects, such as appending to a list from outside, and random numbers of "
-            "Python or NumPy: the function runs once for each outcome of its decisions.",
-            source=None if eqn is None else eqn.source,
-        )
+        """End this run, which differs from the known path."""
+        raise Mismatch(eqn)
 
     # Equations
 
@@ -221,7 +168,7 @@ class Run:
         """The atom that stands for `atom` of this run in all runs; the path has merged wrongly without one."""
         found = self.name(atom)
         if isinstance(found, Merge):
-            self.refuse(found)
+            self.findings.refuse(found)
         return found
 
     def name(self, atom: Atom) -> Atom | Merge:
@@ -286,7 +233,8 @@ class Run:
                 break
         if eqn.primitive.effects or not self.renamings:
             self.mismatch(eqn)
-        self.set_names(eqn.outputs, [self.renamings[-1].merge] * len(eqn.outputs))
+        lost = [x for x in inputs if isinstance(x, Merge)] or [self.renamings[-1].merge]
+        self.set_names(eqn.outputs, lost[:1] * len(eqn.outputs))
 
     def check_all_matched(self) -> None:
         """Check that the known equations of the segment that are left have no effects."""
@@ -346,25 +294,23 @@ class Run:
         source = frame_source(frames[-1]) if frames else None
         self.check_recursion([f.f_code for f in frames], source)
         repeats = self.count_repeats(source)
+        instructions = tuple([(f.f_code, f.f_lasti) for f in frames])
+        self.loops = count_iterations(self.loops, self.step, instructions)
         position = self.position(expressions(frames), repeats)
         predicate = tracer if tracer.dtype == np.bool_ else ops.ne(tracer, 0)
         predicate = ops.reshape(predicate, ()) if predicate.shape else predicate
         state = PythonState(frames, self.findings.kept.append)
         definitions = self.define(position, state)
-        hides = any([hides_iteration(f) for f in frames])
-        arrival = self.arrival(position, source, predicate, state, hides)
+        arrival = self.arrival(position, source, predicate, state)
         self.last_decision = source, repeats, len(self.builder.equations)
-        return self.arrive(arrival, definitions)
+        outcome = self.arrive(arrival, definitions)
+        self.step = Step(instructions, outcome)
+        return outcome
 
     def check_recursion(self, codes: Sequence[Any], source: Source | None) -> None:
         """Raise IterationLimitError for a function that calls itself too often."""
         if codes and codes.count(codes[-1]) > _DEEPEST_RECURSION:
-            raise IterationLimitError(
-                f"explore({self.explorer.name}): recursion on a traced value has no end that is known while "
-                f"tracing; got {codes[-1].co_name} within itself {_DEEPEST_RECURSION} times",
-                fix="Write it as a loop: `while` with the condition of the recursion.",
-                source=None if source is None else user_line(source),
-            )
+            raise recursion_error(self.explorer, codes[-1].co_name, _DEEPEST_RECURSION, source)
 
     def position(self, frames: tuple[Any, ...], repeats: int) -> Position:
         """The position of a decision; iterators are not compared where an earlier run has been here."""
@@ -374,7 +320,8 @@ class Run:
             if (known.frames, known.repeats) != (frames, repeats):
                 self.mismatch()
             return known
-        return Position(frames, repeats, iterator_states(self.known_iterators))
+        iterators = iterator_states(self.known_iterators)
+        return Position(frames, repeats, iterators, tuple(self.loops.items()))
 
     def count_repeats(self, source: Source | None) -> int:
         """The number of decisions in a row that one instruction has asked for, as a call of `max` does."""
@@ -428,7 +375,6 @@ class Run:
         source: Source | None,
         predicate: Any,
         state: PythonState,
-        hides: bool,
     ) -> Arrival:
         """The state at a decision, in the terms of all runs."""
         values = {k: x.value for k, x in state.leaves.items()}
@@ -450,7 +396,6 @@ class Run:
             state.structure,
             {k: x for k, x in named.items() if not isinstance(x, Merge)},
             frozenset([k for k, leaf in state.leaves.items() if leaf.set is not None]),
-            hides,
             memory,
             {p: on for p, on in self.facts.items() if p in self.shared_facts},
             self.segment,
@@ -476,10 +421,9 @@ class Run:
         """The outcome at a decision; from then on, the run goes where the path leads that it merges with."""
         segment = self.segment
         self.idle += 1
-        if segment is self.last:
-            self.match_end(arrival, definitions)
-            raise PathEnds
         if segment.end is None:
+            if self.is_replay:
+                raise PathEnds
             self.idle = 0
             segment.definitions = definitions
             segment.defined.update([var for var, _ in definitions.values()])
@@ -489,7 +433,7 @@ class Run:
         end = segment.end
         if isinstance(end, Merge):
             self.cross(end, arrival)
-            return self.leave(end.decision)
+            end = end.decision
         assert isinstance(end, Decision)
         return self.leave(end)
 
@@ -503,8 +447,6 @@ class Run:
         if not arrival.position.repeats and arrival.constants() not in unmerged:
             for each in decisions:
                 if each.assumed not in (None, fact) or each.arrival.constants() in unmerged:
-                    continue
-                if arrival.hides_iteration and each in self.passed:
                     continue
                 if can_merge(each.arrival, arrival, self.findings):
                     merge = Merge(each, arrival)
@@ -528,7 +470,7 @@ class Run:
             new, known = definitions[key][1], segment.definitions[key][1]
             if not is_same_value(known, new):
                 if type(known) is type(new) is Literal:
-                    self.give_up_numbers([arrival.slot(key)])
+                    self.findings.give_up_numbers([arrival.slot(key)])
                 self.mismatch()
         for key, known in end.arrival.leaves.items():
             if key in arrival.leaves and not is_same_value(known, arrival.leaves[key]):
@@ -542,6 +484,7 @@ class Run:
             self.mismatch()
         renaming = Renaming(merge, arrival, self.findings.captured)
         self.renamings.append(renaming)
+        self.crossings.append(Crossing(merge, len(self.history)))
         renamed = {renaming(p): on for p, on in self.facts.items()}
         label, known = self.explorer.labels.label, decision.arrival.facts
         self.facts = {label(p): on for p, on in renamed.items() if not isinstance(p, Merge)}
@@ -570,8 +513,7 @@ class Run:
         self.explorer.last_outcome[decision.arrival.position.frames[-1:]] = outcome
         if outcome not in decision.after:
             segment = decision.after[outcome] = Segment(decision.arrival.segment)
-            segment.recorded_path = [step.outcome for step in self.history]
-            segment.recorded_after = self.renamings[-1].merge if self.renamings else None
+            segment.recorded_path = self.outcomes()
         segment = decision.after[outcome]
         segment.used += 1
         self.segment, self.position_in_segment = segment, 0
@@ -586,6 +528,8 @@ class Run:
             return outcome
         if decision.assumed not in (None, fact):
             self.mismatch()
+        if self.is_replay:
+            raise PathEnds
         if self.idle > (_LONGEST_PLAN if self.planned else _LONGEST_WALK):
             raise PathEnds
         if fact is not None:
@@ -606,15 +550,7 @@ class Run:
         visits = self.visits.setdefault(arrival.position.frames, [])
         visits.append(arrival)
         if len(visits) >= self.explorer.iterations:
-            source = arrival.source
-            raise IterationLimitError(
-                f"explore({self.explorer.name}): a loop must repeat its state within "
-                f"{self.explorer.iterations} iterations; got other values of "
-                + (", ".join(changed_names(*visits[-2:])) or "what no local variable shows"),
-                fix="Keep what the loop changes in traced arrays of fixed shapes and in numbers, or write "
-                "it with functx.lax.while_loop; to unroll more of it, pass larger `iterations` and `paths`.",
-                source=None if source is None else user_line(source),
-            )
+            raise iteration_limit_error(self.explorer, *visits[-2:])
 
     # The end
 
@@ -679,19 +615,3 @@ def literal_number(value: Any) -> Any:
 def is_same_value(x: Any, y: Any) -> bool:
     """Whether two leaves are one variable, or equal numbers."""
     return x is y or (type(x) is not Var and type(y) is not Var and repr(x) == repr(y))
-
-
-def changed_names(before: Arrival, after: Arrival) -> list[str]:
-    """The local variables whose values differ between two arrivals, for a message."""
-    return [
-        f"`{name}`"
-        for i, name in after.structure
-        if before.structure.get((i, name)) != after.structure[i, name]
-        or any(
-            [
-                type(leaf) is not Var and repr(before.leaves.get(key)) != repr(leaf)
-                for key, leaf in after.leaves.items()
-                if key[:2] == (i, name)
-            ]
-        )
-    ]

@@ -1,0 +1,125 @@
+"""Which iteration of a `for` a path is in, where the loop's variable does not show it.
+
+A `for` whose body also assigns to its variable hides its iteration: the iterator is on the stack of
+the interpreter. Whether a path between two decisions begins an iteration follows from the bytecode.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise, takewhile
+from types import CodeType
+from typing import NamedTuple
+
+Instruction = tuple[CodeType, int]
+"""A code object, and the offset of an instruction in it."""
+
+Loop = tuple[int, CodeType, int]
+"""A `for`: the depth of its frame, the code, and the offset of the instruction that begins an iteration."""
+
+
+class Step(NamedTuple):
+    """The instructions that the user's frames run at a decision, outermost first, and its outcome."""
+
+    instructions: tuple[Instruction, ...]
+    outcome: bool | None = None
+
+
+def count_iterations(
+    counts: dict[Loop, int], before: Step, instructions: tuple[Instruction, ...]
+) -> dict[Loop, int]:
+    """The iterations of each loop that hides them, at a decision that follows `before`.
+
+    Counts the ways between decisions on which an iteration may begin: paths with different counts may
+    be in one iteration, but those in different iterations seldom have equal counts.
+    """
+    after = Step(instructions)
+    found: dict[Loop, int] = {}
+    for depth, (code, offset) in enumerate(instructions):
+        for start in hiding_loops(code, offset):
+            loop = depth, code, start
+            count = counts.get(loop)
+            found[loop] = 0 if count is None else count + may_iterate(before, after, loop)
+    return found
+
+
+def may_iterate(before: Step, after: Step, loop: Loop) -> bool:
+    """Whether an iteration of `loop`, which is around both of two successive decisions, may begin between them."""
+    depth, code, start = loop
+    is_innermost = len(before.instructions) == depth + 1
+    (_, first), (_, last) = before.instructions[depth], after.instructions[depth]
+    return reaches(code, first, before.outcome if is_innermost else None, last, start)
+
+
+@lru_cache(4096)
+def reaches(code: CodeType, start: int, outcome: bool | None, end: int, loop: int) -> bool:
+    """Whether a way from the instruction `start` may come to `loop` before it comes to `end`."""
+    if code.co_exceptiontable:
+        return True
+    instructions = {x.offset: x for x in dis.get_instructions(code)}
+    after = dict(pairwise(instructions))
+    seen, pending = {end}, list(successors(instructions[start], after, outcome))
+    while pending:
+        offset = pending.pop()
+        if offset == loop:
+            return True
+        if offset not in seen:
+            seen.add(offset)
+            pending += successors(instructions[offset], after)
+    return False
+
+
+def successors(
+    instruction: dis.Instruction, after: dict[int, int], outcome: bool | None = None
+) -> list[int]:
+    """The instructions that may follow one, after which a boolean that it asks for is `outcome`."""
+    name = instruction.opname
+    if name.startswith(("RETURN", "RAISE", "RERAISE")):
+        return []
+    jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
+    if jumps and "IF_" not in name and name.startswith("JUMP"):
+        return [instruction.argval]
+    follows = [after[instruction.offset]] if instruction.offset in after else []
+    if not jumps:
+        return follows
+    if outcome is not None and ("IF_TRUE" in name or "IF_FALSE" in name):
+        is_taken = ("IF_TRUE" in name) is outcome
+        return [instruction.argval] if is_taken else follows
+    return [instruction.argval, *follows]
+
+
+def hiding_loops(code: CodeType, offset: int) -> Iterable[int]:
+    """The offsets of the `for` loops around an instruction that also assign to their variables elsewhere.
+
+    No variable may show which iteration of these it is.
+    """
+    return [start for start, end in overwriting_loops(code) if start <= offset < end]
+
+
+@lru_cache(4096)
+def overwriting_loops(code: CodeType) -> list[tuple[int, int]]:
+    """The first and last offsets of the `for` loops whose variables are all assigned elsewhere within."""
+    instructions = [*dis.get_instructions(code)]
+    found = []
+    for i, each in enumerate(instructions):
+        if each.opname != "FOR_ITER":
+            continue
+        target = takewhile(
+            lambda x: x.opname.startswith(("STORE", "UNPACK")), instructions[i + 1 :]
+        )
+        variables = {name for x in target for name in stored_names(x)}
+        inside = [x for x in instructions if each.offset < x.offset < each.argval]
+        stores = Counter([name for x in inside for name in stored_names(x)])
+        if all([stores[name] > 1 for name in variables]):
+            found.append((each.offset, each.argval))
+    return found
+
+
+def stored_names(instruction: dis.Instruction) -> list[str]:
+    """The variables that an instruction assigns to."""
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    count = instruction.opname.count("STORE_")
+    return [*names[:count]] if count and "SUBSCR" not in instruction.opname else []
