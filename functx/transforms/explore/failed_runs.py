@@ -22,7 +22,7 @@ class Contradiction(BaseException):
     """Ends a run whose outcomes exclude each other."""
 
 
-class Mismatch(BaseException):
+class ReplayMismatch(BaseException):
     """Ends a run that differs from the known path; `args[0]` is its first other equation, if any."""
 
 
@@ -99,7 +99,7 @@ def replay(run: Run, path: Sequence[bool]) -> tuple[Run, bool]:
     again = type(run)(run.explorer, path, contradicts=True, is_replay=True)
     try:
         again.execute()
-    except (Mismatch, Exception, GeneratorExit):
+    except (ReplayMismatch, Exception, GeneratorExit):
         return again, False
     return again, True
 

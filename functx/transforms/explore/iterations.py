@@ -21,7 +21,7 @@ Loop = tuple[int, CodeType, int]
 """A `for`: the depth of its frame, the code, and the offset of the instruction that begins an iteration."""
 
 
-class Step(NamedTuple):
+class DecisionStep(NamedTuple):
     """The instructions that the user's frames run at a decision, outermost first, and its outcome."""
 
     instructions: tuple[Instruction, ...]
@@ -29,14 +29,14 @@ class Step(NamedTuple):
 
 
 def count_iterations(
-    counts: dict[Loop, int], before: Step, instructions: tuple[Instruction, ...]
+    counts: dict[Loop, int], before: DecisionStep, instructions: tuple[Instruction, ...]
 ) -> dict[Loop, int]:
     """The iterations of each loop that hides them, at a decision that follows `before`.
 
     Counts the ways between decisions on which an iteration may begin: paths with different counts may
     be in one iteration, but those in different iterations seldom have equal counts.
     """
-    after = Step(instructions)
+    after = DecisionStep(instructions)
     found: dict[Loop, int] = {}
     for depth, (code, offset) in enumerate(instructions):
         for start in hiding_loops(code, offset):
@@ -46,7 +46,7 @@ def count_iterations(
     return found
 
 
-def may_iterate(before: Step, after: Step, loop: Loop) -> bool:
+def may_iterate(before: DecisionStep, after: DecisionStep, loop: Loop) -> bool:
     """Whether an iteration of `loop`, which is around both of two successive decisions, may begin between them."""
     depth, code, start = loop
     is_innermost = len(before.instructions) == depth + 1

@@ -30,12 +30,12 @@ from functx.core.typing import Function, PyTree
 from functx.transforms.explore.failed_runs import (
     Contradiction,
     Crossing,
-    Mismatch,
     PathEnds,
+    ReplayMismatch,
     raise_for_mismatch,
     restart_or_explain,
 )
-from functx.transforms.explore.iterations import Loop, Step, count_iterations
+from functx.transforms.explore.iterations import DecisionStep, Loop, count_iterations
 from functx.transforms.explore.limits import iteration_limit_error, recursion_error
 from functx.transforms.explore.merging import Renaming, can_merge, has_same_structure
 from functx.transforms.explore.paths import (
@@ -80,7 +80,7 @@ class Run:
 
     One that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
     decision that the run comes to for the first time. It raises Contradiction where an outcome of `path` is
-    excluded by an earlier one, unless it `contradicts`. A replay ends after `path`, and raises Mismatch.
+    excluded by an earlier one, unless it `contradicts`. A replay ends after `path`, and raises ReplayMismatch.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Run:
         self.crossings: list[Crossing] = []
         self.crossed: dict[Merge, Arrival] = {}
         self.numbers: set[Slot] = set()
-        self.step, self.loops = Step(()), dict[Loop, int]()
+        self.step, self.loops = DecisionStep(()), dict[Loop, int]()
         self.unknown_values = UnknownValues()
         self.facts: dict[Atom, bool] = {}
         self.shared_facts: set[Atom] = set()
@@ -128,7 +128,7 @@ class Run:
                 run_and_finish(builder, self.call_function, [])
         except PathEnds:
             pass
-        except Mismatch as mismatch:
+        except ReplayMismatch as mismatch:
             if self.is_replay:
                 raise
             raise_for_mismatch(self, *mismatch.args)
@@ -154,7 +154,7 @@ class Run:
 
     def mismatch(self, eqn: Equation | None = None) -> NoReturn:
         """End this run, which differs from the known path."""
-        raise Mismatch(eqn)
+        raise ReplayMismatch(eqn)
 
     # Equations
 
@@ -304,7 +304,7 @@ class Run:
         arrival = self.arrival(position, source, predicate, state)
         self.last_decision = source, repeats, len(self.builder.equations)
         outcome = self.arrive(arrival, definitions)
-        self.step = Step(instructions, outcome)
+        self.step = DecisionStep(instructions, outcome)
         return outcome
 
     def check_recursion(self, codes: Sequence[Any], source: Source | None) -> None:
