@@ -128,9 +128,12 @@ def explain(
             if key != "self"
         }
     except TypeError as mismatch:
+        first = next(iter(declared.parameters), "")
+        transforms = first in ("fun", "loss") and "too many" in str(mismatch)
         raise ArgumentError(
             f"{name}: the arguments must fit its parameters; {mismatch}",
-            fix=f"Its parameters: {_parameters(declared)}.",
+            fix=f"Its parameters: {_parameters(declared)}."
+            + f" Arguments of `{first}` belong to its result: {name}({first})(*args)." * transforms,
         ) from error
     refused = list(_refused_arguments(declared, given))
     if refused:

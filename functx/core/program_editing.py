@@ -255,6 +255,12 @@ def _rewrite_by_rule(
             ):
                 return bind_equation(eqn, *args)
             outs = primitive(*args)
+        if outs is None and eqn.outputs:
+            raise ProgramError(
+                f"rewrite: the rule must return the output of {eqn.primitive.name} or NotImplemented; "
+                "got None",
+                fix="End the rule with `return NotImplemented`, which keeps the other equations.",
+            )
         return _check_rule_outputs(eqn, tuple(outs) if eqn.primitive.multiple_results else (outs,))
 
     def body(*args: Value) -> list[Value]:

@@ -1,5 +1,6 @@
 """Programs that leave the process: exported with a signature, saved to a file, and loaded without user code."""
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.export.exported import Exported, deserialize, load
 from functx.export.functions import export
 from functx.export.joint_functions import joint_simple
@@ -24,3 +25,5 @@ __all__ = [
     "register_pytree_node_serialization",
     "register_wrapper_serialization",
 ]
+
+_explain_errors(__name__)

@@ -104,6 +104,13 @@ class WatchTable(HtmlResult):
             )
         return found[-1]
 
+    def __iter__(self) -> Iterator[WatchedValue]:
+        """The values in their order."""
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
     def title(self) -> str:
         faults = sum([bool(value.nans or value.infinities) for value in self.values])
         return f"values of {self.function}: {len(self.values)}" + (

@@ -20,7 +20,8 @@ def test_values_have_their_range_mean_and_what_is_not_finite():
         return z
 
     table = watch(f)(X)
-    y, z = table["y"], table["z"]
+    y, z = table
+    assert (y, z) == (table["y"], table["z"]) and len(table) == 2
     assert (y.infinities, y.nans, y.finite) == (1, 0, 2) and z.nans == 1
     assert (y.minimum, y.maximum) == (0.0, float(onp.log(onp.float32(4))))
     assert y.mean == pytest.approx(onp.log(4.0) / 2) and y.type == "f32[3]"

@@ -38,7 +38,9 @@ class Picture(PictureResult):
 
 REFUSED = [
     (lambda: tools.profile(double, 3.0), r"profile\(fun\)\(\*args\)"),
-    (lambda: tools.html(double, 3.0), "too many positional"),
+    (lambda: tools.html(double, 3.0), r"html\(fun\)\(\*args\)"),
+    (lambda: fx.export.export(double, 3.0), r"export\(fun\)\(\*args\)"),
+    (lambda: fx.make_ir(double)(3.0).rewrite(lambda eqn, *args: None), "return NotImplemented"),
     (lambda: tools.save_stablehlo(double)(3.0, 1.0), "path"),
     (lambda: Picture().save("p.png"), r"\.svg or \.html.*'p.png'"),
     (lambda: Picture().save(3), "path of a file; got 3"),
