@@ -14,7 +14,7 @@ from functx.core.caches import GARBAGE_COLLECTION_MODES, garbage_collection, inv
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
 from functx.core.tracing import program_checks
-from functx.core.types import threefry_partitionable
+from functx.core.types import random_seed_offset, threefry_partitionable
 
 MEMORY_MODES = "off", "min_cut"
 _UNITS = {"b": 1} | {
@@ -181,8 +181,9 @@ def contextual_key(key: Hashable) -> Hashable:
     Rules run in a rewrite: the memory plan decides which residuals they save, and modes decide
     what operators do.
     """
-    if not threefry_partitionable():
-        key = False, key
+    settings = threefry_partitionable(), random_seed_offset()
+    if settings != (True, 0):
+        key = settings, key
     options = trace_options.get()
     if options.memory is None and not options.modes:
         return key

@@ -87,9 +87,14 @@ def words_layout(primitive: object) -> AbstractContextManager[None]:
     return scope
 
 
-def jax_settings() -> tuple[bool, ...]:
+def random_seed_offset() -> int:
+    """The number that is added to the seed of each key; JAX's own setting."""
+    return int(jax.config.jax_random_seed_offset)  # type: ignore[attr-defined]
+
+
+def jax_settings() -> tuple[bool | int, ...]:
     """The settings of JAX that the traced program of a function depends on, as a part of its key."""
-    return x64_enabled(), threefry_partitionable()
+    return x64_enabled(), threefry_partitionable(), random_seed_offset()
 
 
 def checks_ranks() -> bool:

@@ -11,7 +11,14 @@ from functx import ops
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracer import Tracer, as_ndarray, aval_of, current_builder
-from functx.core.types import DType, ShapedArray, canonical_dtype, is_integer, x64_enabled
+from functx.core.types import (
+    DType,
+    ShapedArray,
+    canonical_dtype,
+    is_integer,
+    random_seed_offset,
+    x64_enabled,
+)
 from functx.core.typing import ArrayLike, ShapeLike, Value
 from functx.lowering.jax_bridge import threefry_key_data
 from functx.numpy.promotion import number_literal
@@ -37,7 +44,7 @@ PRNG_IMPL = "threefry2x32"
 def key(seed: ArrayLike, *, impl: object = None, dtype: object = None) -> Value:
     """The key of an integer `seed`: a uint32 array of shape (2,).
 
-    It has the key data of `jax.random.key(seed)`.
+    It has the key data of `jax.random.key(seed)`, also where `jax_random_seed_offset` is set.
     """
     _check_impl("key", impl if dtype is None else dtype)
     if isinstance(seed, int):
@@ -47,6 +54,8 @@ def key(seed: ArrayLike, *, impl: object = None, dtype: object = None) -> Value:
         raise DTypeError(
             f"key: the seed must be one integer; got {aval!r}", fix="Use vmap for many keys."
         )
+    if offset := random_seed_offset():
+        seed = ops.add(seed, wrapping_literal(offset, aval.dtype))
     return random_seed(seed)
 
 
@@ -58,6 +67,7 @@ def PRNGKey(seed: ArrayLike, *, impl: object = None) -> Value:  # noqa: N802 - t
 def _key_from_int(seed: int) -> Value:
     if not -(2**63) <= seed < 2**63:
         raise ValueRangeError(f"key: a seed must fit 64 bits with a sign; got {seed}")
+    seed += random_seed_offset()
     if current_builder.get() is not None:
         return random_seed(wrapping_literal(seed, canonical_dtype(np.int64)))
     high = seed >> 32 if x64_enabled() else 0
@@ -166,5 +176,10 @@ def _key_aval(name: str, key: ArrayLike) -> ShapedArray:
 
 
 def _check_impl(name: str, impl: object) -> None:
-    if impl not in (None, PRNG_IMPL):
-        raise ValueRangeError(f"{name}: the generator must be {PRNG_IMPL!r}; got {impl!r}")
+    default = str(jax.config.jax_default_prng_impl)  # type: ignore[attr-defined]
+    if (default if impl is None else impl) != PRNG_IMPL:
+        got = f"{default!r} from jax_default_prng_impl" if impl is None else repr(impl)
+        raise ValueRangeError(
+            f"{name}: the generator must be {PRNG_IMPL!r}; got {got}",
+            fix=f"Pass impl={PRNG_IMPL!r}, or draw with jax.random.",
+        )

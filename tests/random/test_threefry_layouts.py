@@ -6,6 +6,7 @@ import pytest
 
 import functx
 from functx import random
+from functx.core.errors import ValueRangeError
 
 KEYS = np.array([[0, 7], [3, 2**32 - 1]], np.uint32)
 
@@ -59,3 +60,26 @@ def test_a_program_keeps_the_layout_with_which_it_was_traced():
     np.testing.assert_allclose(program(KEYS[0]), wanted[3], rtol=1e-6)
     np.testing.assert_allclose(functx.vmap(program)(KEYS)[0], wanted[3], rtol=1e-6)
     assert "partitionable" not in str(functx.make_ir(lambda k: random.normal(k, (3,)))(KEYS[0]))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_offset_of_seeds_that_jax_has_is_added_to_each_seed(wide):
+    seeds = 5, -3, 2**31 - 1, np.int32(5)
+    traced = functx.jit(lambda: [random.key(seed) for seed in seeds])
+    with jax.enable_x64(wide):
+        for offset in (0, 3, 0):
+            jax.config.update("jax_random_seed_offset", offset)
+            try:
+                wanted = [jax.random.key_data(jax.random.key(seed)).tolist() for seed in seeds]
+                assert [key.tolist() for key in traced()] == wanted
+                assert [random.key(seed).tolist() for seed in seeds] == wanted
+            finally:
+                jax.config.update("jax_random_seed_offset", 0)
+
+
+def test_another_default_generator_of_jax_is_refused_unless_the_generator_is_named():
+    with jax.default_prng_impl("rbg"):
+        for make in (random.key, random.PRNGKey):
+            with pytest.raises(ValueRangeError, match="'rbg' from jax_default_prng_impl"):
+                make(0)
+        assert random.key(0, impl="threefry2x32").tolist() == [0, 0]
