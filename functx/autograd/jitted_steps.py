@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
+from operator import is_not
 from sys import getrefcount
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,7 @@ from functx.autograd.nodes import operand_watch, saving_hooks
 from functx.autograd.recorded import (
     Failure,
     Recorded,
+    callback_write_error,
     constant,
     ownership,
     running_step,
@@ -41,7 +43,7 @@ from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Avals, Function, PyTree
 from functx.lowering.captured_arrays import COUNT_OF_LOCAL
 from functx.lowering.execution import find_executable
-from functx.lowering.jax_bridge import call_reraising_callback_errors
+from functx.lowering.jax_bridge import call_reraising_callback_errors, is_in_callback
 from functx.lowering.recompilation import code_of_function, warn_of_repeats
 from functx.transforms.aliasing import shared_buffers, write_back_arguments
 from functx.transforms.argument_names import argument_names, function_name
@@ -96,8 +98,8 @@ class JittedSteps:
         """
         if self.is_step is False:
             return NotImplemented
-        if step_traces.count and step_traces.of_thread() is not None:
-            # A step inside another one is a part of it.
+        if is_in_callback() or (step_traces.count and step_traces.of_thread() is not None):
+            # A step inside another one is a part of it; one in a callback may not wait for another one.
             return call_uncompiled(fun, leaves, in_tree)
         if (level := open_level.get()) is not None:
             raise AutogradError(
@@ -259,7 +261,8 @@ class JittedStep:
         self.others = [(i, g) for i, g in enumerate(traced.guards) if not g.compares_flags_only]
         self.reads_grads = [(i, g.grad) for i, g in enumerate(traced.guards) if g.grad != -1]
         self.finds_grads = any([guard.grad_of is not None for guard in traced.guards])
-        self.donated = [] if calls_python(traced.program) else list(self.donated_owners())
+        self.has_callbacks = calls_python(traced.program)
+        self.donated = [] if self.has_callbacks else list(self.donated_owners())
         num_inputs = num_args + len(traced.owners) + len(traced.constants)
         self.drops_inputs = traced.operands != [*range(num_inputs)]
         self.reads_states = any([isinstance(x, GeneratorState) for x in traced.constants])
@@ -356,11 +359,16 @@ class JittedStep:
         owners = [found[i]._recorded for i in traced.owners]
         constants = read_states(traced.constants) if self.reads_states else traced.constants
         values, reused = self.operands(arguments, owners, constants)
+        before = [found[variable]._recorded for variable, *_ in self.writes]
         try:
             outs = self.compute(values)
         except BaseException as error:
             mark_interrupted(owners, error)
             raise
+        if self.has_callbacks:
+            now = [found[variable]._recorded for variable, *_ in self.writes]
+            if any(map(is_not, before, now)):
+                raise callback_write_error("got one that wrote to a Variable which the step changes too")
         results = StepResults(self.out_avals, outs, (*arguments, *owners, *constants))
         for k, number in reused:
             results.computed[number] = owner = owners[k]

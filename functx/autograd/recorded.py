@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from functx.core.errors import CallbackWriteError
 from functx.core.program import Literal
 from functx.core.tracer import aval_of, literal_of, variables
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
+from functx.lowering.jax_bridge import is_in_callback
 
 if TYPE_CHECKING:
     from functx.autograd.recording import Recording
@@ -105,10 +107,10 @@ def capture_in_step(x: Variable) -> None:
 
 
 class RunningStep:
-    """The step under `jit` that a thread traces or runs, one at a time, and gradients that others add up.
+    """The step under `jit` that is traced or runs, one at a time, and the gradients that others add to.
 
     `thread` is the thread of the step, and `holds(id(x))` says whether it has the Variable `x`. `adding`
-    are the numbers (`id`) of the leaves, and of their gradients, that walks outside steps add to now.
+    holds the `id` of each leaf, and of its gradient, that a walk outside the step adds to now.
     Neither side needs a lock: each announces itself, then looks for the other.
     """
 
@@ -132,12 +134,18 @@ class RunningStep:
         self.thread, self.holds = None, bool
 
     def begin_adding(self, numbers: Sequence[int]) -> bool:
-        """Begins to add to gradients, after a step of another thread that has one; False inside a step."""
-        if self.thread is not None and self.thread == get_ident():
+        """Begins to add to gradients, after a step of another thread that has one; False inside a step.
+
+        Raises CallbackWriteError in a callback, for which the step may wait.
+        """
+        in_callback = is_in_callback()
+        if not in_callback and self.thread is not None and self.thread == get_ident():
             return False
         self.adding += numbers
         while self.thread is not None and any(map(self.holds, numbers)):
             self.end_adding(numbers)
+            if in_callback:
+                raise callback_write_error("got a walk that adds to a gradient of the step")
             sleep(_PAUSE)
             self.adding += numbers
         return True
@@ -146,6 +154,13 @@ class RunningStep:
         """Ends what `begin_adding` has begun."""
         for number in numbers:
             self.adding.remove(number)
+
+
+def callback_write_error(given: str) -> CallbackWriteError:
+    return CallbackWriteError(
+        f"a callback must not write to a Variable of the step under jit that runs; {given}",
+        fix="Return the value from the callback, and add it in the step.",
+    )
 
 
 _PAUSE = 0.0005

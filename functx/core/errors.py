@@ -831,6 +831,15 @@ class CallbackError(AutogradError):
     """
 
 
+class CallbackWriteError(AutogradError):
+    """A callback writes to a Variable of the step under `jit` that runs, or adds to a gradient of it.
+
+    Smallest failing code: `functx.pure_callback(f, y, y)` in a step, for an `f` that calls `x.sum().backward()`
+    for an `x` whose gradient the step changes too.
+    Cure: return the value from the callback, and add it in the step.
+    """
+
+
 class AnomalyError(AutogradError):
     """A pullback gave nan while `autograd.detect_anomaly` was on.
 

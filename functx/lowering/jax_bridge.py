@@ -415,12 +415,17 @@ def run_callback(primitive: ops.HostPrimitive, args: Sequence[NumPyArray]) -> li
     return primitive.run(*args)
 
 
+def is_in_callback() -> bool:
+    """Whether this thread runs a callback of a compiled program."""
+    return getattr(_thread_state, "depth", 0) > 0
+
+
 def wait_for_earlier_effects(effects: Effects) -> None:
     """Waits until callbacks of started programs have run, if `effects`, which come next, are ordered.
 
     Not within a callback, which the barrier would wait for.
     """
-    if effects and is_ordered(effects) and not getattr(_thread_state, "depth", 0):
+    if effects and is_ordered(effects) and not is_in_callback():
         effects_barrier()
 
 

@@ -507,7 +507,7 @@ class IntegerPow(Unary):
 
 
 class HalfIntegerPow(Unary):
-    """x to the power `numerator` / 2, which is odd, of x >= 0: by a square root and products.
+    """x to the power `numerator` / 2 for an odd `numerator`, by a square root and products; nan for x < 0.
 
     Simplification puts it in the place of `pow`, which takes several times as long.
     """
@@ -539,16 +539,16 @@ class HalfIntegerPow(Unary):
 
 
 def half_integer_pow(x: Value, numerator: int) -> Value:
-    """`x` to the power `numerator` / 2, nan for negative `x`."""
-    return ops.sqrt(x) if numerator == 1 else HalfIntegerPow(numerator)(x)
+    """`x` to the power `numerator` / 2 for an odd `numerator`; nan for negative `x`."""
+    return HalfIntegerPow(numerator)(x)
 
 
 def twice_half_integer(x: Value | Atom, y: Value | Atom) -> int:
-    """Twice the literal exponent `y` of `x` if square roots are quicker than `pow`, else 0."""
-    aval, atom = aval_of(x) if not hasattr(x, "aval") else x.aval, getattr(y, "atom", y)
-    if type(atom) is not Literal or aval.dtype not in (np.float32, np.float64):
+    """Twice the literal exponent `y` of `x` if it is half of a small odd integer, else 0."""
+    exponent = y.atom if isinstance(y, Tracer) else y
+    if type(exponent) is not Literal or aval_of(x).dtype not in (np.float32, np.float64):
         return 0
-    twice = 2 * atom.value
+    twice = 2 * exponent.value
     return int(twice) if twice in (-5, -3, -1, 1, 3, 5) else 0
 
 

@@ -30,11 +30,13 @@ from functx.core import tree
 from functx.core.errors import (
     AutogradError,
     AutogradInTransformError,
+    CallbackWriteError,
     ConcretizationError,
     EscapedTracerError,
     LostDerivativeError,
     RecompilationWarning,
 )
+from functx.lowering.jax_bridge import _thread_state
 from functx.lowering.jitted_function import JittedFunction
 
 X = onp.array([1.0, -2.0, 0.5], "float32")
@@ -908,6 +910,37 @@ def test_a_function_that_changes_nothing_keeps_its_history():
     train_or_not(x, train=True)
     assert not train_or_not(x, train=True).requires_grad
     assert functx.jit(lambda: w.grad * 2)().tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("own_thread", [True, False])
+def test_a_callback_must_not_write_to_a_variable_that_its_step_changes(own_thread):
+    w, factor = leaf(1.0, 1.0), Variable(1.0)
+    w.grad = buffer(0.0, 0.0)
+
+    def assign(x):
+        x[...] = x + 1
+
+    acts = [lambda: (w * 2).sum().backward(), lambda: assign(factor)]
+
+    def call(x, act):
+        with ThreadPoolExecutor(1) as pool:
+            acts[act]() if own_thread else pool.submit(with_depth, acts[act]).result()
+        return x
+
+    def with_depth(act):
+        _thread_state.depth = 1  # as XLA calls from a thread of its own
+        act()
+
+    @functx.jit
+    def step(x, act):
+        x = functx.pure_callback(call, x, x, act)
+        factor[...] = factor * 2
+        (w * x).sum().backward()
+
+    for act, given in enumerate(["adds to a gradient of the step", "changes too"]):
+        with pytest.raises(CallbackWriteError, match=given):
+            step(onp.ones(2, "float32"), act)
+    assert w.grad.tolist() == [0.0, 0.0]
 
 
 def test_threads_share_a_step():
