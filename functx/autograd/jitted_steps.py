@@ -368,7 +368,9 @@ class JittedStep:
         if self.has_callbacks:
             now = [found[variable]._recorded for variable, *_ in self.writes]
             if any(map(is_not, before, now)):
-                raise callback_write_error("got one that wrote to a Variable which the step changes too")
+                raise callback_write_error(
+                    "got one that wrote to a Variable which the step changes too"
+                )
         results = StepResults(self.out_avals, outs, (*arguments, *owners, *constants))
         for k, number in reused:
             results.computed[number] = owner = owners[k]

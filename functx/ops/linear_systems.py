@@ -347,7 +347,8 @@ class Cofactors(MatrixFunction):
         largest, second_least = [ops.slice_in_dim(s, i, i + 1, axis=-1) for i in (0, n - 2)]
         rounding = ops.mul(largest, n * float(finfo(s.dtype).eps))
         has_rank = insert_matrix_dim(ops.gt(second_least, rounding), (*s.shape[:-1], 1, 1), drop=2)
-        bordered = _tangent_by_border(x, dx, u, vh, has_rank)
+        size = ops.select(has_rank, insert_matrix_dim(largest, (*s.shape[:-1], 1, 1), drop=2), 1.0)
+        bordered = _tangent_by_border(x, dx, u, vh, cast_like(size, x), has_rank)
         # Where it is not taken, the other formula is that of a matrix at which it has derivatives.
         has_rank = ops.broadcast_in_dim(has_rank, x.shape, tuple(range(x.ndim)))
         other = construct_diagonal(ops.broadcasted_iota(x.dtype, s.shape, s.ndim - 1))
@@ -391,18 +392,21 @@ def _tangent_of_polynomial(x: Value, dx: Value) -> Value:
     return matrix_transpose(ops.add(ops.sub(squares, mixed), _scaled(unit, scalar)))
 
 
-def _tangent_by_border(x: Value, dx: Value, u: Value, vh: Value, is_regular: Value) -> Value:
+def _tangent_by_border(
+    x: Value, dx: Value, u: Value, vh: Value, size: Value, is_regular: Value
+) -> Value:
     """The tangent of the cofactors of matrices of which only the least singular value may be zero.
 
-    With the last singular vectors c and r, times the norm of x, the matrix b = [[x, c], [r, 0]] is regular,
-    and det(x) = det(b) t with [[p, q], [w, t]] = b^-1, by Jacobi's complementary minors. c and r are
-    constants, so this holds for derivatives of every order. b is the unit matrix unless `is_regular`.
+    With the last singular vectors c and r, the matrix b = [[x / size, c], [r, 0]] is regular, and
+    det(x / size) = det(b) t with [[p, q], [w, t]] = b^-1, by Jacobi's complementary minors. c, r and `size`,
+    the largest singular values, are constants, so this holds for derivatives of every order. b is the unit
+    matrix unless `is_regular`.
     """
     n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
-    size = ops.stop_gradient(ops.sqrt(_trace(real_if_complex(matmul_highest(x, adjoint(x))))))
-    column = _scaled(ops.slice_in_dim(u, n - 1, n, axis=columns), cast_like(size, x))
-    row = _scaled(ops.slice_in_dim(vh, n - 1, n, axis=rows), cast_like(size, x))
-    column = ops.concatenate([column, ops.zeros_like(cast_like(size, x))], rows)
+    x = ops.div(x, ops.broadcast_in_dim(size, x.shape, tuple(range(x.ndim))))
+    column = ops.slice_in_dim(u, n - 1, n, axis=columns)
+    row = ops.slice_in_dim(vh, n - 1, n, axis=rows)
+    column = ops.concatenate([column, ops.zeros_like(size)], rows)
     b, unit = (
         ops.concatenate([ops.concatenate([x, row], rows), column], columns),
         _unit_matrices(x, n + 1),
@@ -424,7 +428,7 @@ def _tangent_by_border(x: Value, dx: Value, u: Value, vh: Value, is_regular: Val
         matmul_highest(matmul_highest(p_dx, q), w),
     ]
     total = reduce(ops.add, terms)
-    factor = ops.expand_dims(determinant, (rows, columns))
+    factor = ops.mul(ops.expand_dims(determinant, (rows, columns)), ops.integer_pow(size, n - 2))
     return matrix_transpose(_scaled(total, factor))
 
 

@@ -130,7 +130,10 @@ def test_derivatives_of_a_determinant_of_any_order():
         derivative = xp.linalg.det
         for _ in range(3):
             derivative = lambda x, f=derivative, v=direction: jvp(f, (x,), (v,))[1]  # noqa: E731
-        (derivatives,) = interpret_in_numpy(make_ir(vmap(derivative))(batch), batch)
+        program = make_ir(vmap(derivative))(batch)
+        (derivatives,) = interpret_in_numpy(program, batch)
+        (far,) = interpret_in_numpy(program, 1e90 * batch)
+        np.testing.assert_allclose(far, derivatives * 1e90 ** (batch.shape[-1] - 3), rtol=1e-8)
         for got, x in zip(derivatives, batch, strict=True):
             points = np.arange(len(x) + 1.0)
             values = [np.linalg.det(x + t * direction) for t in points]

@@ -29,6 +29,7 @@ from functx.ops.slicing import Slice
 from functx.passes.simplify import Simplify
 from functx.testing.reference.interpreter import (
     NumpyInterpreter,
+    interpret_in_numpy,
     copy_arguments,
     narrow_array,
     widen_array,
@@ -617,5 +618,7 @@ def test_half_integer_powers_of_what_is_not_negative_are_roots():
     roots = [functx.ops.half_integer_pow(np.float32(-0.0), n) for n in (-3, -1, 3)]
     np.testing.assert_array_equal(roots, [np.inf, np.inf, 0])
     assert not np.signbit(roots).any()
+    curvature = functx.make_ir(functx.grad(functx.grad(lambda x: x**1.5)))(-0.0)
+    assert interpret_in_numpy(curvature, np.float32(-0.0))[0] == np.inf
     slope = functx.bounds.interval(functx.grad(lambda x: x**1.5))
     assert slope(functx.bounds.Interval(1.0, 4.0)) == functx.bounds.Interval(1.5, 3.0)
