@@ -29,8 +29,8 @@ from functx.ops.slicing import Slice
 from functx.passes.simplify import Simplify
 from functx.testing.reference.interpreter import (
     NumpyInterpreter,
-    interpret_in_numpy,
     copy_arguments,
+    interpret_in_numpy,
     narrow_array,
     widen_array,
 )
