@@ -49,7 +49,8 @@ from functx.ops.operands import (
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
-    from functx.transforms.series import Series, SeriesEvaluator
+    from functx.transforms.coefficients import Series
+    from functx.transforms.series import SeriesEvaluator
 
 BOOL = np.dtype("bool")
 

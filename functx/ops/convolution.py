@@ -26,7 +26,8 @@ from functx.ops.windows import Pairs, Window
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
-    from functx.transforms.series import Series, SeriesEvaluator
+    from functx.transforms.coefficients import Series
+    from functx.transforms.series import SeriesEvaluator
 
 DimSpec = Dims
 """The dimensions of an array in the order of their roles: two leading ones, then space."""

@@ -37,6 +37,7 @@ from functx.core.typing import (
     Values,
 )
 from functx.ops.operands import batch_size
+from functx.transforms.coefficients import Series
 from functx.transforms.dce import (
     DropZeroInputs,
     Subprogram,
@@ -49,9 +50,10 @@ from functx.transforms.dce import (
     with_programs,
 )
 from functx.transforms.forward_mode import Linearize, canonicalize_for_ad
+from functx.transforms.jet_rewrite import run_jet_programs
 from functx.transforms.linear_transpose import transpose_call
 from functx.transforms.reverse_mode import trace_vjp_split
-from functx.transforms.series import Series, SeriesEvaluator, run_jet_programs
+from functx.transforms.series import SeriesEvaluator
 from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.typing import Value
 from functx.transforms.chunked_batching import standard_basis
-from functx.transforms.series import Curves, JetRewrite, UncollapsedError
+from functx.transforms.coefficients import Curves, UncollapsedError
+from functx.transforms.jet_rewrite import JetRewrite
 from functx.transforms.vmap import Batch, add_axis
 
 

@@ -17,9 +17,10 @@ from functx.core.types import is_inexact
 from functx.core.typing import Function, PyTree, Tangent
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import check_callable, function_name
+from functx.transforms.coefficients import Curves, scaled_value
 from functx.transforms.grad import convert_ints_to_floats
+from functx.transforms.jet_rewrite import JetRewrite, groups_where
 from functx.transforms.jvp import check_tangent
-from functx.transforms.series import Curves, JetRewrite, groups_where, scaled_value
 from functx.transforms.tangents import flatten_tangents
 from functx.transforms.tracing_api import avals_of, trace_function
 

@@ -26,10 +26,10 @@ from functx.transforms.argument_names import (
     key_path_strings,
     wrap_transform,
 )
+from functx.transforms.coefficients import Curves
 from functx.transforms.collapsed_jet import CollapsedJet
 from functx.transforms.grad import Argnums, DifferentiatedFunction, canonical_argnums
 from functx.transforms.jacobian import split_axis
-from functx.transforms.series import Curves
 
 
 def laplacian(fun: Function | None = None, argnums: Argnums = 0) -> Function:

@@ -23,9 +23,9 @@ from functx.core.types import Shape, ShapedArray, is_complex, is_inexact
 from functx.core.typing import ArrayLike, Dim, Function, PyTree, Value
 from functx.ops.views import AsStrided
 from functx.transforms.argument_names import wrap_transform
+from functx.transforms.coefficients import Curves
 from functx.transforms.collapsed_jet import CollapsedJet
 from functx.transforms.grad import DifferentiatedFunction
-from functx.transforms.series import Curves
 
 
 class DifferentiatedArray(NamedTuple):

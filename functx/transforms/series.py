@@ -16,155 +16,22 @@ from functx import ops
 from functx.core.masks import inexact_mask, scatter_where, select_where
 from functx.core.named_axes import AxisNames
 from functx.core.primitive import HasPrograms, Primitive
-from functx.core.program import Equation, Program, Var, scalar_literal
+from functx.core.program import Equation, Program, Var
 from functx.core.rewriting import (
-    Record,
     Rewrite,
     bind_equation,
-    cached_rewrite,
     interpret,
     rewrite_by_structure,
 )
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import trace_closed
-from functx.core.types import ShapedArray, is_complex, is_floating, is_inexact
-from functx.core.typing import Flags, Value, Values
+from functx.core.types import ShapedArray, is_floating, is_inexact
+from functx.core.typing import Flags, Value
 from functx.ops.families import Elementwise
+from functx.transforms.coefficients import Coefficient, Curves, Series, UncollapsedError, scaled
 from functx.transforms.dce import active_outputs, nonzero_output_mask, varying_output_mask, with_io
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.forward_mode import JVPRewrite, canonicalize_for_ad
-from functx.transforms.vmap import add_axis, interpret_batched
-
-
-class Curves(Record):
-    """The curves along which series are computed, up to coefficient `order`.
-
-    With `directions`, there are so many curves through one point. Then the coefficients below the highest
-    have a leading axis of that length, and the highest is the sum over all curves, which is all that is
-    ever computed of it: it depends linearly on the highest coefficients before it (Dangel et al. 2025,
-    "Collapsing Taylor mode automatic differentiation"). In that sum the last `negative` curves count -1.
-    """
-
-    order: int
-    directions: int | None = None
-    negative: int = 0
-
-    def is_batched(self, degree: int) -> bool:
-        """Whether coefficients of this degree have the axis of the curves."""
-        return self.directions is not None and 0 < degree < self.order
-
-    def aval(self, aval: ShapedArray, degree: int) -> ShapedArray:
-        """The type of the coefficient of this degree of a value."""
-        return add_axis(aval, 0, self.directions or 0) if self.is_batched(degree) else aval
-
-    def common_degree(self, degrees: Sequence[int]) -> int:
-        """The one degree of coefficients that are added; UncollapsedError if they have several."""
-        if self.directions is not None and len(set(degrees)) > 1:
-            raise UncollapsedError
-        return degrees[0]
-
-    def move_axis(self, x: Value, degree: int, source: int, destination: int) -> Value:
-        """A coefficient of this degree with the axis of the curves, if it has it, at another place."""
-        return ops.moveaxis(x, source, destination) if self.is_batched(degree) else x
-
-    def collapse(self, x: Value) -> Value:
-        """The sum over the curves of `x`, whose leading axis they are."""
-        if self.negative:
-            numbers = ops.broadcasted_iota("int32", x.shape, 0)
-            is_positive = ops.lt(numbers, self.directions - self.negative)  # type: ignore[operator]
-            x = ops.select(is_positive, x, ops.neg(x))
-        return ops.reduce_sum(x, (0,))
-
-
-class Coefficient(NamedTuple):
-    """A Taylor coefficient, and the power of the curves' parameter that it belongs to.
-
-    In the series of a derivative, coefficient k has the degree k + 1.
-    """
-
-    value: Value
-    degree: int
-
-
-class UncollapsedError(Exception):
-    """Raised for an operation whose coefficients cannot be summed over the curves as they are computed.
-
-    Such is a loop in the `jvp` rule of a user's function, which adds products of derivatives.
-    """
-
-
-def scaled_value(x: Value, factor: float) -> Value:
-    """An array times a number, of the same type: weak if the array is. Numbers stay numbers."""
-    if factor == 1:
-        return x
-    if isinstance(x, (float, complex)):
-        return x * factor
-    aval = aval_of(x)
-    number = complex if is_complex(aval.dtype) else float
-    literal = scalar_literal(number(factor), aval.dtype, aval.weak_type, repr(factor))
-    return ops.mul(x, literal)
-
-
-def scaled(c: Coefficient | None, factor: float) -> Coefficient | None:
-    """A coefficient times a number, of the same type."""
-    return c and Coefficient(scaled_value(c.value, factor), c.degree)
-
-
-class Series:
-    """The Taylor coefficients of a value of type `aval`: `series[k]`, None for zero.
-
-    `compute(k)` gives a coefficient when it is first read. `is_shifted` marks a series that is linear in a
-    derivative, whose first coefficient has a degree above 0.
-    """
-
-    __slots__ = ("aval", "coefficients", "compute", "is_constant", "is_shifted")
-
-    def __init__(
-        self,
-        aval: ShapedArray,
-        compute: Callable[[int], Coefficient | None],
-        is_constant: bool = False,
-        is_shifted: bool = False,
-    ):
-        self.aval = aval
-        self.compute = compute
-        self.is_constant = is_constant
-        self.is_shifted = is_shifted
-        self.coefficients: dict[int, Coefficient | None] = {}
-
-    @staticmethod
-    def constant(x: Value) -> Series:
-        """The series of a value that does not vary."""
-        first = Coefficient(x, 0)
-        return Series(aval_of(x), lambda k: None if k else first, is_constant=True)
-
-    @staticmethod
-    def given(x: Value, coefficients: Sequence[Value | None]) -> Series:
-        """The series of an input with these coefficients, from the first order on."""
-        values = [x, *coefficients]
-
-        def compute(k: int) -> Coefficient | None:
-            value = values[k] if k < len(values) else None
-            return None if value is None else Coefficient(value, k)
-
-        return Series(aval_of(x), compute, is_constant=all(c is None for c in coefficients))
-
-    def __getitem__(self, k: int) -> Coefficient | None:
-        if k not in self.coefficients:
-            self.coefficients[k] = self.of_own_type(self.compute(k))
-        return self.coefficients[k]
-
-    def of_own_type(self, c: Coefficient | None) -> Coefficient | None:
-        """`c`, weakly typed if the value is, since rules that are traced for the value take it."""
-        if c is None or aval_of(c.value).weak_type == self.aval.weak_type:
-            return c
-        value = ops.convert_element_type(c.value, c.value.dtype, self.aval.weak_type)
-        return Coefficient(value, c.degree)
-
-    @property
-    def first(self) -> Coefficient:
-        """Coefficient 0, with zeros for None."""
-        return self[0] or Coefficient(ops.zeros_like(self.aval), 0)
+from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.vmap import interpret_batched
 
 
 class TangentRule(NamedTuple):
@@ -553,129 +420,8 @@ class SeriesEvaluator:
         ]
 
 
-class ProgramSeries:
-    """The series of the outputs of an operation that runs programs.
-
-    `run(terms)` gives the outputs, and for each of them its coefficients 1 to `terms`.
-    """
-
-    def __init__(self, run: Callable[[int], tuple[Values, Sequence[Sequence[Value | None]]]]):
-        self.run = run
-        self.memo: dict[int, tuple[Values, Sequence[Sequence[Value | None]]]] = {}
-
-    def coefficient(self, i: int, k: int) -> Coefficient | None:
-        """Coefficient k of output i, from a run that gives it."""
-        terms = next((n for n in self.memo if n >= k), k)
-        if terms not in self.memo:
-            self.memo[terms] = self.run(terms)
-        values, coefficients = self.memo[terms]
-        value = coefficients[i][k - 1] if k else values[i]
-        return None if value is None else Coefficient(value, k)
-
-    def outputs(self, avals: Sequence[ShapedArray], varying: Flags) -> list[Series]:
-        """The series of the outputs, of types `avals`."""
-
-        def output(i: int) -> Series:
-            return Series(
-                avals[i],
-                lambda k: self.coefficient(i, k) if varying[i] or not k else None,
-                is_constant=not varying[i],
-            )
-
-        return [output(i) for i in range(len(avals))]
-
-
-def run_jet_programs(
-    evaluator: SeriesEvaluator,
-    programs: Sequence[Program],
-    args: Sequence[Series],
-    run: Callable[[Sequence[Program], list[Value]], Values],
-) -> list[Series]:
-    """The series of the outputs of an operation that runs one of `programs` on `args`, once.
-
-    `run(programs, operands)` runs that operation for other programs.
-    """
-
-    def results(terms: int) -> tuple[Values, Sequence[Sequence[Value | None]]]:
-        orders = range(1, terms + 1)
-        found = [[x[k] for k in orders] for x in args]
-        given = tuple([tuple([c is not None for c in coefficients]) for coefficients in found])
-        rewrite = JetRewrite(evaluator.curves, terms, given)
-        rewritten = [cached_rewrite(rewrite, program) for program in programs]
-        values = [c.value for coefficients in found for c in coefficients if c is not None]
-        outs = run(rewritten, [*[x.first.value for x in args], *values])
-        masks = [cached_rewrite(nonzero_output_mask, program) for program in rewritten]
-        nonzero = [any(on) for on in zip(*masks, strict=True)]
-        count = len(programs[0].outputs)
-        higher = [x if on else None for x, on in zip(outs, nonzero, strict=True)][count:]
-        return outs[:count], groups_where(higher, terms, inexact_mask(programs[0].out_avals))
-
-    varying = [not x.is_constant for x in args]
-    masks = [active_outputs(program, varying) for program in programs]
-    out_varying = [any(on) for on in zip(*masks, strict=True)]
-    return ProgramSeries(results).outputs(programs[0].out_avals, out_varying)
-
-
-def groups_where(items: Sequence[Any], size: int, mask: Flags) -> list[list[Any]]:
-    """`items` in groups of `size`, one for each index that `mask` marks; groups of None elsewhere."""
-    starts = scatter_where(range(0, size * sum(mask), size) if size else [0] * sum(mask), mask)
-    return [[None] * size if n is None else [*items[n : n + size]] for n in starts]
-
-
 def one_equation_program(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
     """The program of one operation on operands of types `avals`."""
     inputs = [Var(a) for a in avals]
     outputs = [Var(a) for a in primitive.infer_out_avals(avals)]
     return Program(primitive.name, inputs, [Equation(primitive, [*inputs], outputs, None)], outputs)
-
-
-class JetRewrite(Rewrite[Program]):
-    """The rewrite to a program of values and their Taylor coefficients along `curves`.
-
-    Its inputs are those of the program, then, for each input in turn, its coefficients of the orders that
-    `given` marks, from 1 on; the others are zero. Its outputs are those of the program, then coefficients
-    1 to `terms` of each inexact output in turn.
-    """
-
-    curves: Curves
-    terms: int
-    given: tuple[tuple[bool, ...], ...]
-    along_basis: bool = False
-    """Whether the first coefficients, along many curves, are the standard basis of the inputs."""
-
-    @property
-    def varying(self) -> tuple[bool, ...]:
-        """The mask of the inputs that have coefficients."""
-        return tuple([any(mask) for mask in self.given])
-
-    def __call__(self, program: Program) -> Program:
-        coefficient_avals = [
-            self.curves.aval(aval, k + 1)
-            for aval, mask in zip(program.in_avals, self.given, strict=True)
-            for k, on in enumerate(mask)
-            if on
-        ]
-
-        def body(*args: Value) -> list[Value]:
-            primals, coefficients = args[: len(self.given)], iter(args[len(self.given) :])
-            series = [
-                Series.given(x, [next(coefficients) if on else None for on in mask])
-                for x, mask in zip(primals, self.given, strict=True)
-            ]
-            evaluator = SeriesEvaluator(self.curves)
-            moving = [x for x in series if not x.is_constant]
-            if (
-                self.along_basis
-                and self.curves.is_batched(1)
-                and len(moving) == 1
-                and len(moving[0].aval.shape) == 1
-            ):
-                evaluator.basis = moving[0][1]
-            canonical = canonicalize_for_ad(program, "jvp", "jet")
-            outs = evaluator.evaluate_eagerly(canonical, series, self.terms)
-            values = [x.first.value for x in outs]
-            inexact = select_where(outs, inexact_mask(values))
-            return [*values, *[c for x in inexact for c in evaluator.instantiated(x, self.terms)]]
-
-        avals = [*program.in_avals, *coefficient_avals]
-        return trace_closed(body, avals, name=f"jet_{program.name}", in_names=program.in_names)

@@ -13,10 +13,11 @@ from functx.core.types import is_complex
 from functx.testing.reference import interpret_in_numpy
 from functx.testing.rule_cases import make_rule_cases
 from functx.testing.rule_evaluation import checked_tracing
+from functx.transforms.coefficients import Curves
 from functx.transforms.collapsed_jet import CollapsedJet
 from functx.transforms.dce import with_io
 from functx.transforms.forward_mode import JVPRewrite
-from functx.transforms.series import Curves, one_equation_program
+from functx.transforms.series import one_equation_program
 from tests.ops.registry import PRIMITIVES
 
 # The reference interpreter takes seconds to run the loops that compute their derivatives.

@@ -50,6 +50,7 @@ from functx.ops.operands import RewriteContext, batch_size
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import copy_function_metadata
 from functx.transforms.call_primitive import Call
+from functx.transforms.coefficients import Series
 from functx.transforms.control.body_tracing import (
     TracedBranches,
     check_callables,
@@ -80,9 +81,10 @@ from functx.transforms.dce import (
     with_programs,
 )
 from functx.transforms.forward_mode import JVPRewrite, Linearize
+from functx.transforms.jet_rewrite import run_jet_programs
 from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.series import Series, SeriesEvaluator, run_jet_programs
+from functx.transforms.series import SeriesEvaluator
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
 if TYPE_CHECKING:

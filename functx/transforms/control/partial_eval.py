@@ -39,8 +39,8 @@ from functx.transforms.dce import (
     with_io,
 )
 from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.jet_rewrite import JetRewrite, groups_where
 from functx.transforms.linear_transpose import Transpose
-from functx.transforms.series import JetRewrite, groups_where
 
 Programs = TypeVar("Programs", Program, tuple[Program, ...])
 

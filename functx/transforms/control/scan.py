@@ -50,6 +50,7 @@ from functx.core.wrapper_axes import check_sliced_axis, check_stacked_axis
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
+from functx.transforms.coefficients import Series
 from functx.transforms.control.backward_scan import BuildBackwardScan
 from functx.transforms.control.body_tracing import (
     LoopBody,
@@ -74,14 +75,9 @@ from functx.transforms.control.partial_eval import (
 )
 from functx.transforms.dce import active_outputs, fixed_point, with_io
 from functx.transforms.forward_mode import JVPRewrite, Linearize
+from functx.transforms.jet_rewrite import JetRewrite, ProgramSeries, groups_where
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.series import (
-    JetRewrite,
-    ProgramSeries,
-    Series,
-    SeriesEvaluator,
-    groups_where,
-)
+from functx.transforms.series import SeriesEvaluator
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 

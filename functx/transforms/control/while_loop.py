@@ -30,6 +30,7 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Cotangents, Dims, Flags, IRValue, Tangents, Value, Values
 from functx.ops.operands import batch_size, literal
+from functx.transforms.coefficients import Series
 from functx.transforms.control.body_tracing import carry_dependence, is_linearizing
 from functx.transforms.control.bounded_while import (
     CarryBelowLimit,
@@ -63,14 +64,9 @@ from functx.transforms.dce import (
     with_io,
 )
 from functx.transforms.forward_mode import JVPRewrite, Linearize
+from functx.transforms.jet_rewrite import JetRewrite, ProgramSeries, groups_where
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.series import (
-    JetRewrite,
-    ProgramSeries,
-    Series,
-    SeriesEvaluator,
-    groups_where,
-)
+from functx.transforms.series import SeriesEvaluator
 from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
