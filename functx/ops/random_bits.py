@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
-from functx.core.errors import DTypeError, ShapeError
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import i32, sample, u32
 from functx.core.types import DType, Shape, ShapedArray, kind, threefry_partitionable
@@ -244,6 +244,11 @@ def sequential_words(ctx: LoweringContext, key: IRValue, count: int) -> IRValue:
     The pair at position i is (i, i + n) with n the number of pairs; if `count` is odd, the last pair
     has 0 in place of its second number, and its second word is left out.
     """
+    if count >= 2**32 - 1:
+        raise ValueRangeError(
+            f"without jax_threefry_partitionable, a draw must need fewer than 2**32 - 1 words; got {count}",
+            fix="Draw in parts with the keys of split, or set jax_threefry_partitionable.",
+        )
     (keys,) = ctx.avals_in
     batch = keys.shape[:-1]
     num_pairs = (count + 1) // 2

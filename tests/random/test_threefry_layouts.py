@@ -83,3 +83,8 @@ def test_another_default_generator_of_jax_is_refused_unless_the_generator_is_nam
             with pytest.raises(ValueRangeError, match="'rbg' from jax_default_prng_impl"):
                 make(0)
         assert random.key(0, impl="threefry2x32").tolist() == [0, 0]
+
+
+def test_more_words_than_a_sequence_has_are_refused():
+    with jax.threefry_partitionable(False), pytest.raises(ValueRangeError, match="fewer than"):
+        functx.jit(lambda key: random.bits(key, (2**32,))).lower(KEYS[0])
