@@ -199,9 +199,18 @@ _BUILT_IN = frozenset(
 _ONE_LEAF = structure(0)
 
 
-def _is_user_node(kind: type) -> bool:
-    """Whether `kind` is a node class of the user, built neither into Python nor into JAX."""
-    return kind not in _BUILT_IN and not (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+def _is_user_node(structure: TreeDef) -> bool:
+    """Whether the root is of a node class of the user, built neither into Python nor into JAX."""
+    return root_node_type(structure) not in _BUILT_IN and not _is_named_tuple(structure)
+
+
+def _is_named_tuple(structure: TreeDef) -> bool:
+    """Whether the children of the root are the fields of a named tuple, whose class is not registered."""
+    kind, data = structure.node_data()
+    if data is not None or not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return False
+    # Only the text tells it from a registered class.
+    return str(structure).startswith(f"PyTreeDef(CustomNode(namedtuple[{kind.__name__}]")
 
 
 def root_node_type(structure: TreeDef) -> type | None:
@@ -222,7 +231,7 @@ def _leaves_in_user_nodes(structure: TreeDef) -> tuple[bool, ...]:
     node = structure.node_data()
     if node is None:
         return (False,)
-    if _is_user_node(node[0]):
+    if _is_user_node(structure):
         return (True,) * structure.num_leaves
     children = structure.children()
     return tuple([is_inside for child in children for is_inside in _leaves_in_user_nodes(child)])
@@ -251,7 +260,7 @@ def _child_keys(structure: TreeDef) -> list[Any]:
         return [tree_util.DictKey(name) for name in names]
     if kind in (tuple, list):
         return [tree_util.SequenceKey(i) for i in range(len(structure.children()))]
-    if not _is_user_node(kind) and issubclass(kind, tuple):
+    if _is_named_tuple(structure):
         return [tree_util.GetAttrKey(name) for name in kind._fields]  # type: ignore[attr-defined]
     if type(data) is WrapperStructure:
         return [tree_util.GetAttrKey(name) for name in data.names]

@@ -1,5 +1,7 @@
 """Pytrees of the user's own through every transform: rebuilt from arrays, named in messages."""
 
+from collections import namedtuple
+
 import jax
 import numpy as onp
 import pytest
@@ -265,3 +267,21 @@ def test_a_cotangent_of_another_width_is_converted_to_the_dtype_of_its_primal(dt
     x = jax.numpy.ones(2, dtype)
     found = fx.grad(lambda x: f(x).real.astype("float32").sum(), holomorphic=False)(x)
     assert found.dtype == x.dtype and found.real.astype("float32").tolist() == [1, 1]
+
+
+Plain = namedtuple("Plain", "a b")
+Swapped = namedtuple("Swapped", "a b")
+OneChild = namedtuple("OneChild", "a b")
+
+
+def test_named_tuples_of_registered_classes_have_the_children_of_the_class():
+    register = fx.tree_util.register_pytree_node
+    register(Swapped, lambda x: (x[::-1], None), lambda _, children: Swapped(*children[::-1]))
+    register(OneChild, lambda x: ((x.a,), x.b), lambda b, children: OneChild(*children, b))
+    x = Plain(Swapped(1.0, 2.0), (OneChild(3.0, "static"), 4.0))
+    program = fx.make_ir(lambda x: fx.tree_util.tree_map(lambda x: x * 2, x))(x)
+    indices = "x.a[<flat index 0>]", "x.a[<flat index 1>]", "x.b[0][<flat index 0>]", "x.b[1]"
+    assert program.in_names() == list(indices)
+    assert fx.grad(lambda x: x.a.b + x.b[0].a)(x) == Plain(
+        Swapped(0.0, 1.0), (OneChild(1.0, "static"), 0.0)
+    )
