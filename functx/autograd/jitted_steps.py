@@ -351,7 +351,10 @@ class JittedStep:
             running_step.end()
 
     def run_here(self, leaves: Sequence[Any], found: Sequence[Variable]) -> list[Variable]:
-        """As `run`, while other threads add to none of the gradients."""
+        """Runs the step, and changes the Variables, while no other thread adds to their gradients.
+
+        Raises CallbackWriteError if a callback of the step wrote to a Variable that the step changes.
+        """
         traced = self.traced
         if (watch := operand_watch.get()) is not None:
             watch(found)

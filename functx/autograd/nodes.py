@@ -245,7 +245,7 @@ class OperationNode(Node):
 
 
 def free_saved(node: Any) -> None:
-    """Frees the values that a node saved. One that saved numbers of the program alone can run again."""
+    """Frees the values that a node saved; a node that saved only literals keeps them, and can run again."""
     saved = node.saved
     if saved and any([type(x) is not Literal for x in saved]):
         node.saved = node.operands = None

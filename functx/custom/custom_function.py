@@ -108,7 +108,7 @@ class CustomFunction:
         return f"{self.kind}({function_name(self.fun)})"
 
     def __getattr__(self, name: str) -> Any:
-        """The method that gives the wrapped function, which has rules of another kind, such a rule."""
+        """A method of the wrapped function that defines a rule of another kind."""
         if name in ("defjvp", "defjvps", "defvjp", "def_vmap") and "fun" in self.__dict__:
             return getattr(self.fun, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

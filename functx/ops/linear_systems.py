@@ -349,7 +349,7 @@ class Cofactors(MatrixFunction):
         has_rank = insert_matrix_dim(ops.gt(second_least, rounding), (*s.shape[:-1], 1, 1), drop=2)
         size = ops.select(has_rank, insert_matrix_dim(largest, (*s.shape[:-1], 1, 1), drop=2), 1.0)
         bordered = _tangent_by_border(x, dx, u, vh, cast_like(size, x), has_rank)
-        # Where it is not taken, the other formula is that of a matrix at which it has derivatives.
+        # Where `bordered` is taken, the other formula gets distinct singular values, so that it has no nan.
         has_rank = ops.broadcast_in_dim(has_rank, x.shape, tuple(range(x.ndim)))
         other = construct_diagonal(ops.broadcasted_iota(x.dtype, s.shape, s.ndim - 1))
         singular = _tangent_by_singular_values(ops.select(has_rank, other, x), dx)

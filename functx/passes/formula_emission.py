@@ -75,7 +75,7 @@ class Replacement(NamedTuple):
         return [result]
 
     def dtype(self) -> DType:
-        """The type of the operands and of the result; float32 for a multiple in 16 bits, as may overflow."""
+        """The type of the operands and of the result; float32 for multiples of 16-bit ones, which may overflow."""
         match, out = self.match, self.eqn.outputs[0].aval
         inputs = [match.bindings[v].written.atom for v in self.names]
         dtype = widest([out.dtype, *[x.aval.dtype for x in inputs]])

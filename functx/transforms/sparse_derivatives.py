@@ -124,7 +124,7 @@ class SparseJacobian(Rewrite[Program]):
         if np.array_equal(colors[span], np.arange(span.start, span.stop) % max(count, 1)):
             numbers = ops.add(ops.broadcasted_iota("int32", (size,), 0), span.start)
             return ops.rem(numbers, max(count, 1))
-        return constant(colors[span].astype(np.int32))
+        return dense_constant(colors[span].astype(np.int32))
 
     def run(self, linear: Program, seeds: Values, others: Values) -> list[Value]:
         """The outputs of `linear` for all products, along a first axis."""
@@ -177,7 +177,7 @@ def read_elements(x: Value, places: NumPyArray) -> Value:
         slice_sizes=(1, 1),
     )
     return (
-        gather(x, constant(places))
+        gather(x, dense_constant(places))
         if len(places)
         else ops.zeros_like(aval_of(x).update(shape=(0,)))
     )
@@ -194,10 +194,10 @@ def write_elements(x: Value, places: NumPyArray, values: Value) -> Value:
         unique_indices=True,
         mode="promise_in_bounds",
     )
-    return scatter(x, constant(places.astype(np.int32)), values)
+    return scatter(x, dense_constant(places.astype(np.int32)), values)
 
 
-def constant(x: NumPyArray) -> Value:
+def dense_constant(x: NumPyArray) -> Value:
     """The array `x` as a constant of a program."""
     return ops.DenseConstant(ShapedArray(x.shape, x.dtype), np.ascontiguousarray(x).tobytes())()
 
