@@ -8,7 +8,8 @@ from typing import Any
 from functx.core.program import Atom, Literal, Var
 from functx.core.types import ShapedArray
 from functx.transforms.control.body_tracing import common_aval
-from functx.transforms.explore.paths import Arrival, Findings, Merge, Restart, Slot, is_captured
+from functx.transforms.explore.memory import Slot
+from functx.transforms.explore.paths import Arrival, Findings, Merge, Restart, is_captured
 from functx.transforms.explore.python_state import LeafKey
 
 Pairs = dict[LeafKey, tuple[Any, Any]]

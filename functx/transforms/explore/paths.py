@@ -17,10 +17,8 @@ from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree
 from functx.transforms.aliasing import capture_key
 from functx.transforms.argument_names import function_name
+from functx.transforms.explore.memory import MemoryFlow, Slot
 from functx.transforms.explore.python_state import LeafKey, Position
-
-Slot = tuple[Any, LeafKey]
-"""A leaf of the state at a place in the code: the frames of a position, and the key of the leaf."""
 
 
 class Restart(BaseException):
@@ -326,33 +324,6 @@ class Labels:
     def label(self, atom: Atom) -> Atom:
         """The label of an atom."""
         return self._label_of.get(atom, atom)
-
-
-class MemoryFlow:
-    """Which arrays at one decision are in the memory of which at the next, and which are written to."""
-
-    def __init__(self) -> None:
-        self._sources: dict[Slot, set[Slot]] = {}
-        self._written: set[Slot] = set()
-
-    def flow(self, source: Sequence[Slot], target: Sequence[Slot]) -> None:
-        """Note that slots of two successive decisions have one storage."""
-        for slot in target:
-            self._sources.setdefault(slot, set()).update(source)
-
-    def write(self, slots: Sequence[Slot]) -> None:
-        """Note a write to the storage of slots."""
-        self._written.update(slots)
-
-    def mutable_slots(self) -> set[Slot]:
-        """The slots whose storage is written to before the function returns."""
-        found, pending = set[Slot](), [*self._written]
-        while pending:
-            slot = pending.pop()
-            if slot not in found:
-                found.add(slot)
-                pending += self._sources.get(slot, ())
-        return found
 
 
 _VERIFIED_ONE_BY_ONE = 32

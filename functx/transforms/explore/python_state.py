@@ -6,6 +6,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import islice, repeat
 from operator import length_hint
@@ -88,6 +89,33 @@ _ITERATOR_TYPES = frozenset(
         *[type(reversed(x)) for x in _CONTAINERS],
     ]
 )
+
+
+@contextmanager
+def other_threads_wait() -> Iterator[None]:
+    """A context in which other threads seldom run: their iterators would be taken for those of this one."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A context without garbage collections: they move iterators out of the generation where they are found."""
+    gc.collect(0)
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+_SWITCH_INTERVAL = 1.0
 
 
 def iterator_states(known: Iterable[int]) -> tuple[Any, ...]:

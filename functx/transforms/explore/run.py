@@ -6,11 +6,9 @@ from then on, its values have the names that they have there, and what it does m
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -37,6 +35,7 @@ from functx.transforms.explore.failed_runs import (
 )
 from functx.transforms.explore.iterations import DecisionStep, Loop, count_iterations
 from functx.transforms.explore.limits import iteration_limit_error, recursion_error
+from functx.transforms.explore.memory import RunMemory, Slot
 from functx.transforms.explore.merging import Renaming, can_merge, has_same_structure
 from functx.transforms.explore.paths import (
     Arrival,
@@ -45,7 +44,6 @@ from functx.transforms.explore.paths import (
     Merge,
     PathResult,
     Segment,
-    Slot,
     captured_key,
 )
 from functx.transforms.explore.python_state import (
@@ -56,6 +54,8 @@ from functx.transforms.explore.python_state import (
     is_number_leaf,
     iterator_states,
     live_iterators,
+    no_garbage_collection,
+    other_threads_wait,
     user_frames,
 )
 from functx.transforms.tracing_api import check_output
@@ -109,7 +109,7 @@ class Run:
         self.facts: dict[Atom, bool] = {}
         self.shared_facts: set[Atom] = set()
         self.visits: dict[Any, list[Arrival]] = {}
-        self.slots: dict[Any, list[Slot]] = {}
+        self.memory = RunMemory(explorer.memory, self.name)
         self.last_decision: tuple[Source | None, int, int] = (None, 0, 0)
 
     def execute(self) -> None:
@@ -252,39 +252,11 @@ class Run:
             effects = eqn.primitive.effects
             if effects and Effect.WRITE in effects:
                 storage = self.aliases()[eqn.inputs[0]].storage
-                self.explorer.memory.write(self.slots.get(storage, ()))
+                self.memory.write(storage)
 
     def aliases(self) -> dict[Atom, Any]:
         """The chain of views that each variable of this run is."""
         return self.builder.functionalizer.functionalizer.aliases  # type: ignore
-
-    def memory(self, position: Position, arrays: dict[LeafKey, Var]) -> dict[LeafKey, Any]:
-        """The storage of each array, by number, and how it is a view of that."""
-        slots: dict[Any, list[Slot]] = {}
-        numbers: dict[Any, int] = {}
-        found, views = {}, set()
-        for key, var in arrays.items():
-            alias = self.aliases().get(var)
-            if alias is not None:
-                slots.setdefault(alias.storage, []).append((position.frames, key))
-                number = numbers.setdefault(alias.storage, len(numbers))
-                found[key] = number, tuple(self.view_steps(alias))
-                views.add((alias.storage, alias.key))
-        for storage, target in slots.items():
-            self.explorer.memory.flow(self.slots.get(storage, ()), target)
-            # Views that no variable shows must be taken again, as those of a path that merges here are.
-            values = storage.cached_views or {}
-            storage.cached_views = {k: x for k, x in values.items() if (storage, k) in views}
-        self.slots = slots
-        return found
-
-    def view_steps(self, alias: Any) -> Iterator[Any]:
-        """The views and operands that lead from a storage to an array, the last one first."""
-        while alias.step is not None:
-            step = alias.step
-            operands = [self.name(x.atom) for x in step.other_operands]
-            yield step.view, *[x if type(x) is Var else repr(x) for x in operands], step.output
-            alias = alias.parent
 
     # Decisions
 
@@ -388,7 +360,9 @@ class Run:
         captured = self.captured_arrays()
         named |= {captured_key(v): self.name(a) for v, (_, a) in captured.items()}
         arrays |= {captured_key(v): own for v, (own, _) in captured.items()}
-        memory = self.memory(position, {k: a for k, a in arrays.items() if type(a) is Var})
+        memory = self.memory.describe(
+            position.frames, {k: a for k, a in arrays.items() if type(a) is Var}, self.aliases()
+        )
         return Arrival(
             position,
             source,
@@ -569,31 +543,6 @@ class Run:
             self.mismatch()
 
 
-@contextmanager
-def other_threads_wait() -> Iterator[None]:
-    """A context in which other threads seldom run: their iterators would be taken for those of this one."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_INTERVAL)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """A context without garbage collections: they move iterators out of the generation where they are found."""
-    gc.collect(0)
-    is_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_enabled:
-            gc.enable()
-
-
-_SWITCH_INTERVAL = 1.0
 _NOTHING = Literal(0, ShapedArray((), np.dtype("int32")))
 
 
