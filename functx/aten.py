@@ -41,7 +41,7 @@ from functx.ops.operands import (
     literal,
     tuple_delete,
 )
-from functx.ops.softmax import LogSoftmaxBackward, SoftmaxBackward
+from functx.ops.softmaxes import LogSoftmaxBackward, SoftmaxBackward
 from functx.ops.statistics import standardize, working_dtype
 
 __all__ = [

@@ -35,7 +35,7 @@ from functx.ops.convolution import Convolution
 from functx.ops.cumulative import CumProd
 from functx.ops.operands import broadcast_along
 from functx.ops.reductions import ArgExtremum
-from functx.ops.softmax import LogSoftmax, LogSumExp, Softmax
+from functx.ops.softmaxes import LogSoftmax, LogSumExp, Softmax
 from functx.ops.sorting import Sort, TopK
 from functx.transforms.call_primitive import ProgramCall
 from functx.transforms.control.cond import Cond

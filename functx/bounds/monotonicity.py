@@ -17,7 +17,7 @@ from functx.ops import (
     views,
 )
 from functx.ops.arithmetic import HalfIntegerPow
-from functx.ops.softmax import LogSumExp, Softmax
+from functx.ops.softmaxes import LogSumExp, Softmax
 from functx.transforms.control import predication
 
 Class = type[Primitive]

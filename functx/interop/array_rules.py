@@ -15,7 +15,7 @@ from functx.interop.translation import Translated, broadcast_unit_dims, register
 from functx.lowering.jax_bridge import prng_key_type
 from functx.ops import indexing, scattering
 from functx.ops.operands import literal
-from functx.ops.random_bits import RandomFoldIn, RandomSeed, random_bits, random_split
+from functx.ops.threefry import RandomFoldIn, RandomSeed, random_bits, random_split
 
 
 @register_translation("add_any")

@@ -185,7 +185,9 @@ def becomes_constant(x: Value) -> bool:
     """
     # A committed array says on which device the function runs.
     is_free = isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not x.committed)
-    return is_free and x.nbytes <= LARGEST_CONSTANT
+    # XLA does not compile constants of all dtypes of fewer than 8 bits, or of small floats.
+    is_common = np.dtype(x.dtype).isbuiltin == 1
+    return is_free and is_common and x.nbytes <= LARGEST_CONSTANT
 
 
 def is_bitwise_equal(x: ArrayLike, copy: jax.Array) -> bool:

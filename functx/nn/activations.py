@@ -36,7 +36,7 @@ from functx.ops.operands import (
     sum_upcast,
     tuple_delete,
 )
-from functx.ops.softmax import LogSoftmax, LogSumExp, Softmax
+from functx.ops.softmaxes import LogSoftmax, LogSumExp, Softmax
 
 __all__ = [
     "celu",

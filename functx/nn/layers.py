@@ -33,8 +33,8 @@ from functx.ops.operands import (
     upcast_half,
 )
 from functx.ops.random import Dropout
-from functx.ops.random_bits import draw
 from functx.ops.statistics import vector_norm
+from functx.ops.threefry import draw
 from functx.random.generator import Generator
 from functx.random.generator import dropout as random_dropout
 from functx.random.keys import check_single_key

@@ -15,8 +15,6 @@ from functx.ops.operands import literal
 GELU_CUBIC = 0.044715
 GELU_SCALE = math.sqrt(2 / math.pi)
 
-INFINITY = float("inf")
-
 
 class Relu(Unary):
     """The larger of x and 0; the derivative at 0 is 0."""
@@ -124,7 +122,7 @@ class Silu(Inexact):
         sample(f32[3, 4]),
         sample(
             f32[4],
-            values={0: [-INFINITY, 0.0, 1000.0, INFINITY]},
+            values={0: [-math.inf, 0.0, 1000.0, math.inf]},
             gradients={0: [0.0, 0.5, 1.0, 1.0]},
         ),
     )
@@ -147,7 +145,7 @@ class Mish(Inexact):
         sample(f32[3, 4]),
         sample(
             f32[4],
-            values={0: [-INFINITY, 0.0, 1000.0, INFINITY]},
+            values={0: [-math.inf, 0.0, 1000.0, math.inf]},
             gradients={0: [0.0, 0.6, 1.0, 1.0]},
         ),
     )
@@ -178,7 +176,7 @@ class Gelu(Inexact):
             sample(
                 f32[5],
                 approximate=approximate,
-                values={0: [-INFINITY, -1e30, 0.0, 1e30, INFINITY]},
+                values={0: [-math.inf, -1e30, 0.0, 1e30, math.inf]},
                 gradients={0: [0.0, 0.0, 0.5, 1.0, 1.0]},
                 dtypes=("f64", "f32", "bf16"),
             )

@@ -549,8 +549,8 @@ def twice_half_integer(x: Value | Atom, y: Value | Atom) -> int:
     exponent = y.atom if isinstance(y, Tracer) else y
     if type(exponent) is not Literal or aval_of(x).dtype not in (np.float32, np.float64):
         return 0
-    twice = 2 * exponent.value
-    return int(twice) if twice in (-5, -3, -1, 1, 3, 5) else 0
+    # Values may be symbolic: they compare, but have no arithmetic.
+    return next((n for n in (-5, -3, -1, 1, 3, 5) if exponent.value == n / 2), 0)
 
 
 def is_nonnegative(context: RewriteContext, atom: Atom, depth: int = 8) -> bool:

@@ -27,7 +27,7 @@ from functx.ops.operands import (
     tuple_delete,
     upcast_half,
 )
-from functx.ops.softmax import log_softmax, softmax
+from functx.ops.softmaxes import log_softmax, softmax
 
 
 class ClassIndexPrimitive(Loss, abstract=True):

@@ -28,7 +28,7 @@ from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value, Values
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import literal
 from functx.ops.philox import UINT32
-from functx.ops.random_bits import check_key, draw, random_bits, random_fold_in, random_split
+from functx.ops.threefry import check_key, draw, random_bits, random_fold_in, random_split
 
 if TYPE_CHECKING:
     pass

@@ -26,7 +26,7 @@ from functx.ops.operands import (
     tuple_delete,
     upcast_half,
 )
-from functx.ops.softmax import log_softmax, softmax
+from functx.ops.softmaxes import log_softmax, softmax
 
 
 class ClassProbabilityPrimitive(Loss, abstract=True):

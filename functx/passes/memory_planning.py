@@ -16,8 +16,8 @@ from functx.ops.families import Constant, Elementwise, Inexact
 from functx.ops.losses import Loss
 from functx.ops.normalizations import Normalization
 from functx.ops.random import Dropout, ParametricDistribution, StandardDistribution
-from functx.ops.random_bits import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
-from functx.ops.softmax import LogSoftmax, Softmax
+from functx.ops.softmaxes import LogSoftmax, Softmax
+from functx.ops.threefry import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
 from functx.ops.views import Copy
 from functx.passes.costs import bytes_of, contraction_flops
 from functx.transforms.dce import MUST_STAY, UniqueEquations, eliminate_common_subexpressions

@@ -20,7 +20,7 @@ from functx.core.types import Shape
 from functx.core.typing import Value
 from functx.ops import activations, special, statistics
 from functx.ops.operands import broadcast_along, cast_like, upcast_half
-from functx.ops.softmax import log_softmax, logsumexp, softmax
+from functx.ops.softmaxes import log_softmax, logsumexp, softmax
 from functx.passes.formula_matching import Match, Notation
 
 lgamma, erfc = special.lgamma, special.erfc

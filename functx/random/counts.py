@@ -23,7 +23,7 @@ from functx.numpy.promotion import broadcast_to, operand, promote_inexact
 from functx.numpy.sorting_and_searching import take_from_vector
 from functx.ops.operands import canonical_shape, literal
 from functx.ops.random import subkey
-from functx.ops.random_bits import random_split
+from functx.ops.threefry import random_split
 from functx.random.arguments import (
     DrawShapeLike,
     KeyLike,

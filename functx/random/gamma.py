@@ -26,8 +26,8 @@ from functx.numpy.joining import stack, unstack
 from functx.numpy.promotion import broadcast_to, operand
 from functx.ops.operands import as_int, canonical_shape
 from functx.ops.random import subkey
-from functx.ops.random_bits import random_split
-from functx.ops.softmax import Softmax
+from functx.ops.softmaxes import Softmax
+from functx.ops.threefry import random_split
 from functx.random.arguments import (
     DrawShapeLike,
     KeyLike,

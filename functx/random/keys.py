@@ -24,7 +24,7 @@ from functx.lowering.jax_bridge import threefry_key_data
 from functx.numpy.promotion import number_literal
 from functx.ops.operands import canonical_shape, literal
 from functx.ops.philox import UINT32
-from functx.ops.random_bits import random_fold_in, random_seed, random_split
+from functx.ops.threefry import random_fold_in, random_seed, random_split
 
 __all__ = [
     "PRNGKey",

@@ -37,7 +37,7 @@ from functx.ops.random import (
     RandomTruncatedNormal,
     random_uniform,
 )
-from functx.ops.random_bits import draw, random_bits
+from functx.ops.threefry import draw, random_bits
 from functx.random.arguments import (
     OutSharding,
     as_parameter,

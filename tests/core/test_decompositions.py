@@ -12,7 +12,7 @@ from functx.core.errors import ArgumentError, MissingRuleError, RegistrationErro
 from functx.core.primitive import Primitive as Base
 from functx.ops.activations import Gelu, Silu, Softplus
 from functx.ops.families import Elementwise
-from functx.ops.softmax import LogSoftmax, Softmax, SoftmaxLike
+from functx.ops.softmaxes import LogSoftmax, Softmax, SoftmaxLike
 from functx.ops.transcendental import Sin
 
 X = onp.array([0.5, -1.0, 2.0], "float32")

@@ -60,7 +60,8 @@ def loop(body):
 BODIES = {
     "a factor": lambda v: lambda x: fnp.sin(x) * v,
     "bounds": lambda v: lambda x: fnp.clip(x, -v, v) * x,
-    "an exponent": lambda v: lambda x: (x * x + 1.0) ** (v + 2.0),
+    # Not 5/2, whose power has a program of its own: roots and products.
+    "an exponent": lambda v: lambda x: (x * x + 1.0) ** (v + 2.125),
     "a choice": lambda v: lambda x: fnp.where(x > v, x * x, v * x),
     "an array of it": lambda v: lambda x: fnp.full((3,), v) * x,
     "bounds of random numbers": lambda v: (
@@ -242,11 +243,11 @@ def test_a_captured_array_is_no_constant(name):
 
 
 def test_a_captured_array_of_jax_is_passed_as_it_is():
-    array = jax.numpy.ones(1000)
+    array = jax.numpy.ones(2000)
     f = jit(lambda x: x * array)
     f(1.0)
     array.delete()
-    with pytest.raises(functx.errors.DonationError, match=r"jit\(lambda\).* f32\[1000\] for `c0`"):
+    with pytest.raises(functx.errors.DonationError, match=r"jit\(lambda\).* f32\[2000\] for `c0`"):
         f(1.0)
 
 
@@ -313,17 +314,19 @@ def locality(request, monkeypatch):
 
 
 def test_arrays_from_outside_are_arguments_and_those_made_inside_are_constants(locality):
-    outside, traces = np.arange(4.0, dtype="float32"), []
+    # Smaller arrays from outside are constants too.
+    outside, traces = np.full(2048, 2.0**-11, "float32"), []
 
     def f(x):
         traces.append(x.shape)
-        inside = np.full(x.shape, 2.0, "float32")
-        return (x * inside + outside).sum() + fnp.array([1.0, 2.0]).sum()
+        inside = np.full(2048, 2.0**-10, "float32")
+        total = x.sum()
+        return (total * inside + total * outside).sum() + fnp.array([1.0, 2.0]).sum()
 
     g = jit(f)
     for _ in range(3):
-        assert g(np.ones(4, "float32")) == 17.0
-        assert g(np.ones((2, 4), "float32")) == 31.0
+        assert g(np.ones(4, "float32")) == 15.0
+        assert g(np.ones((2, 4), "float32")) == 27.0
     # Those made inside are not among the arguments of later calls.
     lowered = g.lower(np.ones(4, "float32"))
     assert len(lowered._call.captured) == 1

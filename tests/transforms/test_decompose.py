@@ -22,7 +22,7 @@ from functx.core.tracing import trace
 from functx.lowering.functx_call import jit_program
 from functx.nn import silu, softmax
 from functx.ops.activations import Silu
-from functx.ops.softmax import Softmax
+from functx.ops.softmaxes import Softmax
 from functx.ops.transcendental import exp
 from functx.testing import check_rules
 from functx.transforms.decompose import DecomposeMissingRules, DecomposeSelected

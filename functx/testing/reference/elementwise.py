@@ -87,7 +87,11 @@ def Gelu(x: Array, approximate: bool) -> Array:
 
 
 def Logaddexp(x: Array, y: Array) -> Array:
-    return np.log(np.exp(x) + np.exp(y)) if np.iscomplexobj(x) else np.logaddexp(x, y)
+    if not np.iscomplexobj(x):
+        return np.logaddexp(x, y)
+    larger = np.where(x.real >= y.real, x, y)
+    shift = np.where(np.isfinite(larger.real), larger.real, 0.0)
+    return np.log(np.exp(x - shift) + np.exp(y - shift)) + shift
 
 
 def Lgamma(x: Array) -> Array:
