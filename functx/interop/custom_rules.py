@@ -1,4 +1,4 @@
-"""Translations of calls of JAX functions with rules of users: `custom_jvp`, `custom_vjp`, `custom_vmap`."""
+"""Translations of calls of `jax.custom_jvp` and `jax.custom_vjp` functions, with their rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from jax.interpreters.ad import Zero
 from functx import ops
 from functx.core.masks import inexact_mask, scatter_where, select_where
 from functx.core.program import Program, Var
-from functx.core.rewriting import Record
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace, trace_closed
 from functx.core.tree import TreeDef
@@ -25,7 +24,6 @@ from functx.core.typing import (
     ArrayLike,
     Cotangent,
     Cotangents,
-    Flags,
     Function,
     PyTree,
     Tangent,
@@ -36,7 +34,6 @@ from functx.core.typing import (
 from functx.custom.custom_function import CustomDerivativeCall, CustomFunction
 from functx.custom.custom_jvp import CustomJVP, CustomJVPFunction
 from functx.custom.custom_vjp import CustomVJP, CustomVJPFunction
-from functx.custom.custom_vmap import CustomVmap
 from functx.custom.rule_tracing import Activity, LazyRules
 from functx.interop.jaxprs import FunctionKeys, JaxprEqn, jaxpr_key, package_of
 from functx.interop.translation import (
@@ -46,7 +43,6 @@ from functx.interop.translation import (
     register_translation,
     translate_function,
     translate_jaxpr,
-    translated_batch,
     translated_linearization,
 )
 from functx.transforms.argument_names import function_name
@@ -370,32 +366,6 @@ def translate_custom_jvp_call(eqn: JaxprEqn, *args: Value) -> Translated:
 @register_translation("custom_vjp_call", keys=True)
 def translate_custom_vjp_call(eqn: JaxprEqn, *args: Value) -> Translated:
     return bind_custom_call(CustomVJP, JaxVJPRule, eqn, args)
-
-
-@register_translation("custom_vmap_call", keys=True)
-def translate_custom_vmap_call(eqn: JaxprEqn, *args: Value) -> Translated:
-    program, captured = translate_jaxpr(eqn.params["call"], [aval_of(x) for x in args])
-    rule = JaxVmapRule(JaxprFunction.of_equation(eqn), len(captured))
-    return CustomVmap(program, rule)(*args, *captured)
-
-
-class JaxVmapRule(Record):
-    """The batching rule of `function`, a call of a `jax.custom_vmap` function.
-
-    The last `num_captured` operands are arrays of its body, of which the rule has its own.
-    """
-
-    function: JaxprFunction
-    num_captured: int
-
-    def applies_to(self, flags: Flags) -> bool:
-        return any(flags)
-
-    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
-        count = len(args) - self.num_captured
-        dims = tuple([0 if on else None for on in flags[:count]])
-        mapped, out_dims = translated_batch(self.function, size, dims)
-        return mapped(args[:count]), [d is not None for d in out_dims]
 
 
 def bind_custom_call(

@@ -16,7 +16,7 @@ from jax.extend.core import find_top_trace
 
 from functx.core.backend import backend
 from functx.core.caches import Cache
-from functx.core.errors import CapturedWriteError
+from functx.core.errors import CapturedWriteError, FunctxError
 from functx.core.generator_state import GeneratorState, read_states
 from functx.core.source_info import source_line, user_frame
 from functx.core.tracer import aval_of
@@ -186,8 +186,7 @@ def becomes_constant(x: Value) -> bool:
     # A committed array says on which device the function runs.
     is_free = isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not x.committed)
     # XLA does not compile constants of all dtypes of fewer than 8 bits, or of small floats.
-    is_common = np.dtype(x.dtype).isbuiltin == 1
-    return is_free and is_common and x.nbytes <= LARGEST_CONSTANT
+    return bool(is_free and np.dtype(x.dtype).isbuiltin == 1 and x.nbytes <= LARGEST_CONSTANT)
 
 
 def is_bitwise_equal(x: ArrayLike, copy: jax.Array) -> bool:
@@ -225,6 +224,8 @@ def freeze_captured_arrays(fun: Function) -> Iterator[None]:
         x.flags.writeable = False
     try:
         yield
+    except FunctxError:
+        raise
     except ValueError as error:
         if not arrays or "read-only" not in str(error):
             raise

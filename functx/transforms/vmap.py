@@ -41,7 +41,7 @@ from functx.core.named_axes import (
     check_axis_name,
     set_batched_axis,
 )
-from functx.core.program import Equation, Program, pad_input_names, subprograms
+from functx.core.program import Equation, Program, pad_input_names
 from functx.core.rewriting import Rewrite, apply, bind_equation, field, interpret, user_rule_runs
 from functx.core.tracer import as_known_array, aval_of
 from functx.core.tracing import trace_closed
@@ -142,12 +142,10 @@ def interpret_batched(
 
     `axis` is the named axis of the batches, by default that of the batching rule that runs.
     """
-    pairs = list(zip(args, in_dims, strict=True))
+    pairs = zip(args, in_dims, strict=True)
     program = decompose_missing_rules(program, "batch")
-    is_empty = any([d is not None and aval_of(x).shape[d] == 0 for x, d in pairs])
-    step = empty_batch_of_equation if is_empty else batch_equation
     with set_batched_axis(axis or batched_axis()):
-        return interpret(program, pairs, step, constant=lambda c: (c, None))
+        return interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
 
 
 class BatchedOutputError(Exception):
@@ -177,20 +175,6 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
         size = next((x.shape[dim] for x, dim in operands if dim is not None), 0)
         check_batch_result(primitive, size, [v.aval for v in eqn.outputs], out, out_dim)
     return list(zip(out, out_dim, strict=True)) if primitive.multiple_results else [(out, out_dim)]
-
-
-def empty_batch_of_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[Any]:
-    """As `batch_equation`, on batches without elements, of which rules need not know."""
-    primitive = eqn.primitive
-    has_own_meaning = primitive.is_user_defined or primitive.draws or primitive.named_axes
-    if (
-        has_own_meaning
-        or primitive.effects
-        or subprograms(primitive)
-        or all([dim is None for _, dim in operands])
-    ):
-        return batch_equation(eqn, *operands)
-    return [(ops.constant_like(add_axis(v.aval, 0, 0), 0), 0) for v in eqn.outputs]
 
 
 def add_axis(aval: ShapedArray, dim: int | None, size: int) -> ShapedArray:
