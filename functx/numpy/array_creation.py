@@ -227,7 +227,7 @@ def zeros(
 ) -> Value:
     """An array of `shape` filled with zeros, of the default float dtype if `dtype` is None.
 
-    Those of `jax.dtypes.float0`, the tangents of integers, are an array of NumPy.
+    An array of `jax.dtypes.float0`, the dtype of tangents of integers, is one of NumPy.
     """
     if dtype is float0:
         return np.zeros(shape, float0)  # type: ignore[return-value]

@@ -85,7 +85,7 @@ class ReplacedFormula(NamedTuple):
 def replaced_formulas(program: Program) -> list[ReplacedFormula]:
     """The formulas of `program` that overflow or cancel, and are replaced by stable ones, by line.
 
-    Those of inner programs follow. A formula may be replaced in two steps, each of which is listed.
+    The formulas of inner programs follow. A formula may be replaced in two steps, each of which is listed.
 
     >>> import functx, functx.numpy as np
     >>> program = functx.make_ir(lambda x: np.log(np.exp(x)))(2.0)

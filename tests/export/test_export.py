@@ -1,7 +1,6 @@
 """Exported functions: their calls, transforms and signatures, before and after they are saved."""
 
 import pickle
-import re
 from collections import OrderedDict, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -577,7 +576,7 @@ def test_random_functions_are_saved_or_refused_by_name(seed):
     try:
         again = export.deserialize(exported.serialize())
     except ExportError as error:
-        assert re.search("jax_call|custom_vmap", str(error))
+        assert "jax_call" in str(error)
         return
     assert len(again.program) == len(exported.program)
     if seed in (0, 2, 3):

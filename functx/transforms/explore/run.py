@@ -78,7 +78,7 @@ class PassedDecision(NamedTuple):
 class Run:
     """One run of the function, which takes the outcomes `path`, then those that are not yet known.
 
-    One that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
+    A run that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
     decision that the run comes to for the first time. It raises Contradiction where an outcome of `path` is
     excluded by an earlier one, unless it `contradicts`. A replay ends after `path`, and raises ReplayMismatch.
     """
@@ -378,7 +378,7 @@ class Run:
     def captured_arrays(self) -> dict[Var, tuple[Var, Atom]]:
         """Each captured array, as a variable of this run, and its current value.
 
-        Those written to are results of the function.
+        Captured arrays that the function writes to are among its results.
         """
         aliases = self.aliases()
         found: dict[Var, tuple[Var, Atom]] = {}
