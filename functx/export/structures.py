@@ -58,7 +58,9 @@ def register_pytree_node_serialization(
     is loaded. `serialize_auxdata` makes bytes of the static data that the class is flattened to
     (`jax.tree_util.register_pytree_node`), and `deserialize_auxdata` reads them.
 
-    Raises ExportError if the class or the name is registered already.
+    A class that is defined again, as in a notebook, takes the place of the former one under its name.
+
+    Raises ExportError if the class has another name or the name another class.
 
     >>> import functx, jax
     >>> class Pair:
@@ -84,15 +86,16 @@ def register_pytree_node_serialization(
     ):
         if not callable(given):
             raise ArgumentError(f"{function}: {name} must be a function; got {type_name(given)}")
-    if nodetype in _by_class:
+    known = _by_name.get(serialized_name)
+    if nodetype in _by_class and nodetype is not known:
         raise ExportError(
-            f"{function}: a class must be registered once; got {nodetype.__qualname__}, which is "
-            f"registered as {_by_class[nodetype].serialized_name!r}"
+            f"{function}: a class must be registered under one name; got {serialized_name!r} for "
+            f"{nodetype.__qualname__}, which is registered as {_by_class[nodetype].serialized_name!r}"
         )
-    if serialized_name in _by_name:
+    if known is not None and _full_name(known) != _full_name(nodetype):
         raise ExportError(
             f"{function}: a name must stand for one class; got {serialized_name!r} for "
-            f"{nodetype.__qualname__} and for {_by_name[serialized_name].__qualname__}"
+            f"{nodetype.__qualname__} and for {known.__qualname__}"
         )
     _by_class[nodetype] = NodeSerialization(serialized_name, serialize_auxdata, deserialize_auxdata)
     _by_name[serialized_name] = nodetype
@@ -105,7 +108,8 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
     In files the class is called `serialized_name`, under which a class with the same fields must be
     registered before a file is loaded.
 
-    Raises ArgumentError for another class, ExportError if the class or the name is registered already.
+    Raises ArgumentError for what is no named tuple, ExportError if the class has another name or the name
+    another class.
 
     >>> import functx
     >>> from typing import Any, NamedTuple
@@ -146,7 +150,7 @@ def register_wrapper_serialization(wrapper_type: type[T], *, serialized_name: st
     loaded. The metadata of instances must be numbers, strings, bytes, dtypes, None or tuples of them.
 
     Raises WrapperProtocolError for a class without the methods of a wrapper type, and ExportError if the
-    class or the name is registered already.
+    class has another name or the name another class.
 
     >>> import functx, numpy
     >>> from functx.testing import TwoArray
@@ -173,6 +177,10 @@ def register_wrapper_serialization(wrapper_type: type[T], *, serialized_name: st
         serialize_auxdata=serialize,
         deserialize_auxdata=deserialize,
     )
+
+
+def _full_name(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
 
 
 def _is_namedtuple(cls: object) -> bool:

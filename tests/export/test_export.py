@@ -312,7 +312,7 @@ def test_classes_of_pytrees_are_saved_by_their_registered_names():
             serialize_auxdata=str.encode,
             deserialize_auxdata=bytes.decode,
         )
-        with pytest.raises(ExportError, match="once; got Point"):
+        with pytest.raises(ExportError, match="one name; got 'another' for Point"):
             export.register_namedtuple_serialization(Point, serialized_name="another")
         with pytest.raises(ExportError, match="one class; got 'point'"):
             export.register_namedtuple_serialization(Other, serialized_name="point")
