@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.program import Atom, Equation, Var
 from functx.core.source_info import derived_source
 from functx.core.tracing import trace
-from functx.core.types import DType
+from functx.core.types import DType, is_complex, real_dtype
 from functx.core.typing import Value
 from functx.passes.formula_matching import Dims, Match
 
@@ -59,9 +59,11 @@ class Replacement(NamedTuple):
         if not is_in_range(match.ratio, dtype):
             raise _DoesNotFit
         xs = [
-            scale_by(cast(value, dtype), x.scale) for value, x in zip(values, inputs, strict=False)
+            scale_by(value if is_complex(value.dtype) else cast(value, dtype), x.scale)
+            for value, x in zip(values, inputs, strict=False)
         ]
-        result = self.evaluate(xs, [x.dims for x in inputs])
+        result = cast(self.evaluate(xs, [x.dims for x in inputs]), dtype)
+        result = result if match.power == 1 else ops.integer_pow(result, match.power)
         result = scale_by(result, match.ratio)
         for factor, value in zip(match.rest, values[len(inputs) :], strict=True):
             other = place(cast(value, dtype), factor.written.dims, out.shape)
@@ -78,7 +80,7 @@ class Replacement(NamedTuple):
         """The type of the operands and of the result; float32 for multiples of 16-bit ones, which may overflow."""
         match, out = self.match, self.eqn.outputs[0].aval
         inputs = [match.bindings[v].written.atom for v in self.names]
-        dtype = widest([out.dtype, *[x.aval.dtype for x in inputs]])
+        dtype = widest([out.dtype, *[real_dtype(x.aval.dtype) for x in inputs]])
         is_multiple = abs(match.ratio) != 1 or match.rest
         return np.dtype("float32") if is_multiple and dtype.itemsize == 2 else dtype
 

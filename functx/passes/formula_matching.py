@@ -18,7 +18,7 @@ from ml_dtypes import finfo
 from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.types import is_floating
+from functx.core.types import is_complex, is_floating
 from functx.ops.operands import literal
 from functx.ops.views import Copy
 
@@ -91,7 +91,7 @@ class Binding(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A place where a program computes `ratio` times a formula, times the factors `rest`.
+    """A place where a program computes `ratio` times a `power` of a formula, times the factors `rest`.
 
     `axes` are those that the formula sums over, and `dims` the place of its sums in the result.
     """
@@ -100,6 +100,7 @@ class Match(NamedTuple):
     axes: tuple[int, ...] | None = None
     dims: Dims = ()
     ratio: float = 1.0
+    power: int = 1
     rest: tuple[PowerFactor, ...] = ()
 
 
@@ -216,6 +217,14 @@ def dims_of_operand(atom: Atom, dims: Dims) -> Dims:
     return dims if atom.aval.shape else ()
 
 
+def possible_powers(wanted: Sequence[PowerFactor], factors: Sequence[PowerFactor]) -> Sequence[int]:
+    """The powers of a product of `wanted` factors that `factors` may have: others than 1 of a single one."""
+    if len(wanted) > 1:
+        return (1,)
+    quotients = [divmod(f.power, wanted[0].power) for f in factors]
+    return sorted({power for power, rest in quotients if rest == 0 and power > 0})
+
+
 def number_of(factors: Sequence[PowerFactor]) -> float:
     """The product of the numbers among some factors; inf, 0 or nan if it is out of range."""
     return prod([power_of(f.core.scale, f.power) for f in factors if f.core.atom is UNIT])
@@ -304,9 +313,9 @@ class Pattern(Notation):
 class Matcher:
     """Matches one formula against the equations of a program."""
 
-    def __init__(self, pattern: Pattern, target: Notation):
+    def __init__(self, pattern: Pattern, target: Notation, of_complex: bool = False):
         self.inputs = pattern.inputs
-        self.pattern, self.target = pattern, target
+        self.pattern, self.target, self.of_complex = pattern, target, of_complex
 
     def match_root(self, eqn: Equation) -> Match | None:
         """The first match of the formula that `eqn` computes the outermost operation of."""
@@ -396,7 +405,10 @@ class Matcher:
         elif (
             core.atom is not UNIT
             and type(t.atom) is Var
-            and is_floating(t.atom.aval.dtype)
+            and (
+                is_floating(t.atom.aval.dtype)
+                or (self.of_complex and is_complex(t.atom.aval.dtype))
+            )
             and is_power_of_two(scale)
         ):
             bound = self.binding(t._replace(scale=scale))
@@ -446,27 +458,33 @@ class Matcher:
     def match_product(
         self, pattern: Operand, target: Operand, found: Match, is_root: bool = False
     ) -> Iterator[Match]:
-        """The matches of a product; with `is_root` other factors may be left over."""
-        ratio = target.scale / pattern.scale
+        """The matches of a product; with `is_root` other factors may be left over.
+
+        A formula that is one factor then matches its powers too.
+        """
         product = self.target.product(target)
         wanted = self.pattern.product(pattern).factors
-        ratio /= number_of(wanted)
+        scale = pattern.scale * number_of(wanted)
         wanted = [f for f in wanted if f.core.atom is not UNIT]
         wanted.sort(key=lambda f: self.generality(f.core))
         numbers = [f for f in product.factors if f.core.atom is UNIT]
         factors = [f for f in product.factors if f.core.atom is not UNIT]
-        if not is_root:
-            ratio *= number_of(numbers)
-        for match, used in self.assign(wanted, factors, found._replace(ratio=ratio)):
-            if is_root:
-                rest = product.others(used)
-                places = [path for factor in rest for path in factor.paths]
-                outside = [
-                    n for n in numbers if not any([is_inside(n.paths[0], p) for p in places])
-                ]
-                yield match._replace(rest=tuple(rest), ratio=match.ratio * number_of(outside))
-            elif len(used) == len(factors) and isclose(match.ratio, 1.0, rel_tol=1e-15):
-                yield match._replace(ratio=found.ratio)
+        for power in possible_powers(wanted, factors) if is_root else (1,):
+            ratio = target.scale / power_of(scale, power)
+            if not is_root:
+                ratio *= number_of(numbers)
+            raised = [f._replace(power=f.power * power) for f in wanted]
+            for match, used in self.assign(raised, factors, found._replace(ratio=ratio)):
+                if is_root:
+                    rest = product.others(used)
+                    places = [path for factor in rest for path in factor.paths]
+                    outside = [
+                        n for n in numbers if not any([is_inside(n.paths[0], p) for p in places])
+                    ]
+                    ratio = match.ratio * number_of(outside)
+                    yield match._replace(rest=tuple(rest), ratio=ratio, power=power)
+                elif len(used) == len(factors) and isclose(match.ratio, 1.0, rel_tol=1e-15):
+                    yield match._replace(ratio=found.ratio)
 
     def assign(
         self, wanted: Sequence[PowerFactor], factors: Sequence[PowerFactor], found: Match
@@ -520,7 +538,7 @@ class Matcher:
         dims = target.dims
         if "axes" in p.primitive.fields:
             axes = t.primitive.axes  # type: ignore[attr-defined]
-            if found.axes not in (None, axes):
+            if found.axes not in (None, axes) or p.primitive.replace(axes=axes) is not t.primitive:
                 return
             found = found._replace(axes=axes, dims=dims)
             ndim = t.inputs[0].aval.ndim

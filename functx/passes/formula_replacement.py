@@ -29,7 +29,10 @@ from functx.transforms.dce import dependents_of
 if TYPE_CHECKING:
     from functx.passes.stable_formulas import Formula
 
-MARKING = {"cos", "erf", "exp", "expm1", "log", "log1p", "log_sum_exp", "logistic", "reduce_sum"}
+MARKING = {
+    *("abs", "cos", "erf", "exp", "expm1", "hypot", "log", "log1p", "log_sum_exp", "logistic"),
+    *("reduce_sum", "sqrt", "standard_deviation", "vector_norm"),
+}
 """The names of primitives of which a sum or a product that is a formula has one as a term or factor.
 
 Or a factor is a sum, product or selection of their results.
@@ -219,7 +222,7 @@ class FormulaReplacement:
     def replace(self, eqn: Equation, i: int) -> bool:
         """Replaces the last equation, `eqn`, by the stable formula of a row if it computes the plain one."""
         row = self.table.rows[i]
-        match = Matcher(row.pattern, self.notation).match_root(eqn)
+        match = Matcher(row.pattern, self.notation, row.formula.of_complex).match_root(eqn)
         if match is None or row.formula.unless(self.notation, match):
             return False
         cores = [binding.core.atom for binding in match.bindings.values()]

@@ -31,13 +31,14 @@ total, logistic = ops.reduce_sum, ops.logistic
 class Formula(NamedTuple):
     """A formula as users write it, `plain`, and a `stable` one, which also takes `axes` if it sums.
 
-    It stays where `unless` holds.
+    It stays where `unless` holds. Operands may be complex if the formula is one `of_complex` arrays.
     """
 
     text: str
     plain: Callable[..., Value]
     stable: Callable[..., Value]
     unless: Callable[[Notation, Match], bool] = lambda notation, match: False
+    of_complex: bool = False
 
 
 def is_shifted(notation: Notation, match: Match) -> bool:
@@ -150,6 +151,21 @@ def covariance(x: Value, y: Value, axes: Shape) -> Value:
     return statistics.mean_along(of_x * of_y, axes)
 
 
+def norm(x: Value) -> Value:
+    """The Euclidean norm of all elements."""
+    return statistics.VectorNorm(tuple(range(x.ndim)), 2.0)(x)
+
+
+def squared_norm(x: Value, axes: Shape) -> Value:
+    """The sum of the squared magnitudes over `axes`."""
+    return total(statistics.abs_squared(upcast_half(x)), axes)
+
+
+def deviation(x: Value, ddof: float) -> Value:
+    """The standard deviation of all elements."""
+    return statistics.StandardDeviation(tuple(range(x.ndim)), ddof)(x)
+
+
 FORMULAS = [
     # exponentials that cancel
     Formula("exp(x) - 1", lambda x: exp(x) - 1.0, expm1),
@@ -239,6 +255,31 @@ FORMULAS = [
     # squares
     Formula("sqrt(x^2)", lambda x: sqrt(x * x), ops.abs),
     Formula("sqrt(x^2 + y^2)", lambda x, y: sqrt(x * x + y * y), special.hypot),
+    # squares of roots, whose second derivative is lost where the first one of the root is not defined
+    Formula("abs(x)^2", lambda x: ops.square(ops.abs(x)), statistics.abs_squared, of_complex=True),
+    Formula(
+        "hypot(x, y)^2",
+        lambda x, y: ops.square(special.hypot(x, y)),
+        lambda x, y: ops.square(x) + ops.square(y),
+    ),
+    Formula("norm(x)^2", lambda x: ops.square(norm(x)), squared_norm, of_complex=True),
+    Formula(
+        "sqrt(x)^2",
+        lambda x: ops.square(sqrt(x)),
+        lambda x: x * ops.select(ops.lt(x, 0.0), math.nan, 1.0),
+    ),
+    Formula(
+        "std(x)^2",
+        lambda x: ops.square(deviation(x, 0.0)),
+        lambda x, axes: statistics.variance(x, axes),
+        of_complex=True,
+    ),
+    Formula(
+        "std(x, ddof=1)^2",
+        lambda x: ops.square(deviation(x, 1.0)),
+        lambda x, axes: statistics.variance(x, axes, 1.0),
+        of_complex=True,
+    ),
     Formula(
         "mean(x^2) - mean(x)^2",
         lambda x: mean(x * x) - mean(x) * mean(x),

@@ -33,6 +33,10 @@ def wide(rng, n):
     return onp.where(rng.random(n) < 0.5, tiny(rng, n), rng.uniform(-120.0, 120.0, n))
 
 
+def moderate(rng, n):
+    return tiny(rng, n, -15.0, 15.0)
+
+
 def positive(rng, n, low=-8.0, high=6.0):
     return tiny(rng, n, low, high, signed=False)
 
@@ -172,6 +176,9 @@ REFERENCES = {
         lambda m, x, y: x / m.hypot(x, y),
         [lambda rng, n: tiny(rng, n, -30.0, 30.0)] * 2,
     ),
+    "abs(x)^2": (lambda m, x: x * x, lambda m, x: 2 * x, [moderate]),
+    "hypot(x, y)^2": (lambda m, x, y: x * x + y * y, lambda m, x, y: 2 * x, [moderate, moderate]),
+    "sqrt(x)^2": (lambda m, x: x, lambda m, x: m.mpf(1), [positive]),
     "log(erfc(x))": (
         lambda m, x: m.log(m.erfc(x)),
         lambda m, x: -2 / m.sqrt(m.pi) * m.exp(-x * x) / m.erfc(x),
@@ -278,6 +285,17 @@ ROW_REFERENCES = {
     "mean(x^2) - mean(x)^2": (
         lambda m, xs: average([(x - average(xs)) ** 2 for x in xs]),
         lambda m, xs: 2 * (xs[0] - average(xs)) / len(xs),
+        [far_from_zero],
+    ),
+    "norm(x)^2": (lambda m, xs: sum(x * x for x in xs), lambda m, xs: 2 * xs[0], [row]),
+    "std(x)^2": (
+        lambda m, xs: average([(x - average(xs)) ** 2 for x in xs]),
+        lambda m, xs: 2 * (xs[0] - average(xs)) / len(xs),
+        [far_from_zero],
+    ),
+    "std(x, ddof=1)^2": (
+        lambda m, xs: average([(x - average(xs)) ** 2 for x in xs]) * len(xs) / (len(xs) - 1),
+        lambda m, xs: 2 * (xs[0] - average(xs)) / (len(xs) - 1),
         [far_from_zero],
     ),
     "mean(x y) - mean(x) mean(y)": (

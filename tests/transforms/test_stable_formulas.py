@@ -327,6 +327,38 @@ def test_formulas_are_found_in_every_composition():
     assert fx.grad(loss)(x).tolist() == [1, 0, 0.5]
 
 
+def test_squares_of_roots_have_the_second_derivatives_of_squares():
+    def squares(x):
+        return [
+            np.linalg.norm(x) ** 2,
+            np.sqrt(np.sum(x * x)) ** 2,
+            np.sqrt(np.sum(x**2)) * np.hypot(x[0], x[1]) * np.linalg.norm(x),
+            np.sum(np.abs(x) ** 2),
+            np.abs(x[0] + 1j * x[1]) ** 2,
+            np.sum(np.linalg.norm(x[:, None], axis=1) ** 2),
+            np.linalg.norm(2 * x) * np.exp(np.sum(x)) * np.linalg.norm(2 * x) / 4,
+            2 * np.std(x) ** 2,
+            np.std(x, ddof=1) ** 2,
+        ]
+
+    zero = onp.zeros(2, "float32")
+    curvatures = fx.jit(fx.hessian(lambda x: np.stack(squares(x))))(zero)
+    of_variance = [[1, -1], [-1, 1]]
+    expected = [2 * onp.eye(2)] * 7 + [of_variance] * 2
+    expected[2] = onp.zeros((2, 2))
+    onp.testing.assert_allclose(curvatures, expected, atol=1e-6)
+    fourth = fx.grad(fx.grad(fx.grad(fx.grad(lambda x: abs(x) ** 4))))
+    assert float(fourth(0.0)) == 24.0
+    gaussian = fx.grad(fx.grad(lambda x: np.exp(-(abs(x) ** 2))))
+    assert float(gaussian(0.0)) == -2.0
+    # Roots of negative numbers and norms of other orders stay.
+    assert onp.isnan(float(fx.grad(lambda x: np.sqrt(x) ** 2)(-1.0)))
+    assert "vector_norm" in names(lambda x: np.linalg.norm(x, 1) ** 2, X[0])
+    assert "vector_norm" in names(lambda x: np.linalg.norm(x) ** 3, X[0])
+    half = onp.full(3, 100.0, "float16")
+    assert float(fx.jit(lambda x: np.linalg.norm(x) ** 2)(half)) == 30000.0
+
+
 def test_the_switch_leaves_formulas_as_they_are():
     def f(x):
         return np.exp(x) - 1
