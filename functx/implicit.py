@@ -14,7 +14,7 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.argument_errors import explain_errors as _explain_errors
-from functx.core.errors import ShapeError
+from functx.core.errors import ConcretizationError, ShapeError
 from functx.core.tracer import aval_of
 from functx.core.typing import Function, PyTree
 from functx.ops.callbacks import pure_callback
@@ -37,10 +37,11 @@ def root(
     """`solver` with the derivatives of the root `x` of `f(x, *args) == 0`, not of its steps.
 
     `solver(x0, *args)` returns `x`, or with `has_aux` a pair of `x` and values without derivatives. It
-    may be any function: loops, a library written in JAX, or Python code by `on_host`. `x` is a pytree,
-    and `f(x, *args)` one of the same structure, shapes and dtypes. Derivatives, of any order and in
-    both modes, are taken in `args`, keyword arguments, and all that `f` closes over; the derivative in
-    `x0` is zero. Without `solver`, a decorator of solvers is returned.
+    may be any function: loops of `lax`, loops of Python by `functx.explore`, a library written in JAX, or
+    code on the host by `on_host`. `x` is a pytree, and `f(x, *args)` one of the same structure, shapes
+    and dtypes. Derivatives, of any order and in both modes, are taken in `args`, keyword arguments, and
+    all that `f` closes over; the derivative in `x0` is zero. Without `solver`, a decorator of solvers is
+    returned.
 
     A derivative solves a linear system with the derivative of `f` in `x`. `linear_solver` is "lu", by a
     matrix that is factored once for derivatives of every order; "cg", "gmres" or "bicgstab", without
@@ -151,10 +152,18 @@ def _solution(
         def residual_of_args(x: PyTree) -> PyTree:
             return residual(x, *args, **kwargs)
 
+        def solve_from(_: Function, x: PyTree) -> PyTree:
+            try:
+                return solve(x, *args, **kwargs)
+            except ConcretizationError as error:
+                error.fix = (
+                    "The solver is traced, also outside of jit: decorate it with functx.explore, loop with "
+                    "functx.lax.while_loop, or run it with values by functx.implicit.on_host."
+                )
+                raise
+
         residual_of_args.__name__ = function_name(f)
-        return implicit_solution(
-            kind, residual_of_args, x0, lambda _, x: solve(x, *args, **kwargs), options, has_aux
-        )
+        return implicit_solution(kind, residual_of_args, x0, solve_from, options, has_aux)
 
     return wrap_transform(wrapper, solver, kind)
 

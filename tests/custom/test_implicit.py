@@ -11,7 +11,14 @@ import scipy.optimize
 import functx
 from functx import implicit
 from functx import numpy as fnp
-from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, ValueRangeError
+from functx.core.errors import (
+    ArgumentError,
+    ConcretizationError,
+    DTypeError,
+    ShapeError,
+    TreeError,
+    ValueRangeError,
+)
 from functx.scipy.optimize import minimize
 from functx.testing.reference.interpreter import interpret_in_numpy
 
@@ -274,3 +281,14 @@ def test_bad_calls_are_refused_by_name(call, error, problem):
     with pytest.raises(error) as info:
         call()
     assert problem in info.value.problem
+
+
+def test_a_solver_that_decides_in_python_is_told_of_explore():
+    @implicit.root(lambda x, a: x * x - a)
+    def bisect(x, a):
+        while x * x > a:
+            x = x / 2
+        return x
+
+    with pytest.raises(ConcretizationError, match="decorate it with functx"):
+        bisect(4.0, 1.0)

@@ -21,7 +21,6 @@ from functx.custom.custom_root import implicit_root
 from functx.flatten_util import ravel_pytree
 from functx.numpy import eye
 from functx.numpy.promotion import as_inexact, operand
-from functx.ops.linear_algebra import extract_diagonal
 from functx.ops.linear_systems import LuSolve
 from functx.scipy.sparse.linalg import bicgstab, cg, gmres
 from functx.transforms.vmap import vmap
@@ -146,15 +145,20 @@ class DenseFactors(NamedTuple):
         """The factors of `g`, a function of pytrees like `x`; nan if its matrix is singular."""
         vector = RealVector.of(x)
         n, dtype = vector.values.size, vector.values.dtype
-        matrix = ops.permute_dims(vmap(vector.function(g))(eye(n, dtype=dtype)), (1, 0))
-        row_sizes = ops.reduce_max(ops.abs(matrix), (1,))
+        # The transpose of the matrix: its rows are the columns that LAPACK wants one after the other.
+        columns = vmap(vector.function(g))(eye(n, dtype=dtype))
+        row_sizes = ops.reduce_max(ops.abs(columns), (0,))
         row_sizes = ops.select(ops.eq(row_sizes, 0.0), 1.0, row_sizes)
-        matrix = ops.div(matrix, ops.broadcast_in_dim(row_sizes, (n, n), (0,)))
+        columns = ops.div(columns, ops.broadcast_in_dim(row_sizes, (n, n), (1,)))
+        matrix = ops.permute_dims(columns, (1, 0))
         lu, _, permutation = ops.Lu()(matrix)
+        pivots = ops.reshape(ops.permute_dims(lu, (1, 0)), (n * n,))[:: n + 1]
         # A pivot that is rounding error next to its column comes from linearly dependent columns.
-        rounding = ops.mul(ops.reduce_max(ops.abs(matrix), (0,)), 4.0 * n * float(finfo(dtype).eps))
-        is_zero = ops.le(ops.abs(extract_diagonal(lu)), rounding)
-        lu = ops.select(ops.reduce_or(is_zero, (0,)), ops.full_like(lu, float("nan")), lu)
+        rounding = ops.mul(
+            ops.reduce_max(ops.abs(columns), (1,)), 4.0 * n * float(finfo(dtype).eps)
+        )
+        is_singular = ops.reduce_or(ops.le(ops.abs(pivots), rounding), (0,))
+        row_sizes = ops.select(is_singular, ops.full_like(row_sizes, float("nan")), row_sizes)
         return DenseFactors(row_sizes, matrix, lu, permutation)
 
     def solve(self, y: PyTree) -> PyTree:
