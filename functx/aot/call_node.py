@@ -85,6 +85,7 @@ class CallPullback:
             operand_residuals=(),
             saved_operands=(),
             saved_outputs=(),
+            checks_outputs=True,
             recomputes=True,
             zeros=zero_outputs(unmasked, sum(self.active)),
             refusal=None,

@@ -34,6 +34,7 @@ from functx.core.replaced_state import ModulesRead, StateRead, StateWatch, state
 from functx.core.tracer import aval_of, current_builder, is_jax_tracer, ndarray
 from functx.core.types import ShapedArray, jax_settings
 from functx.core.typing import Function, PyTree
+from functx.lowering.jax_bridge import avals_of_arrays
 from functx.lowering.jit import jit
 from functx.lowering.state_arguments import KEYWORD, StateArguments, taking_state
 from functx.transforms.argument_names import (
@@ -193,16 +194,16 @@ class AotFunction:
                 return self.call_in_state(state, args, kwargs)
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         static: dict[int, Any] = {}
-        has_variables = False
-        arrays = leaves
-        if not _array_types.issuperset(map(type, leaves)):
+        arrays, kinds = leaves, {*map(type, leaves)}
+        if not kinds <= _array_types:
             if any(map(is_jax_tracer, leaves)):
                 return self.in_jax(*args, **kwargs)
             static = {i: x for i, x in enumerate(leaves) if self.is_static(x)}
             arrays = [x for i, x in enumerate(leaves) if i not in static] if static else leaves
-            has_variables = any([isinstance(x, Variable) for x in arrays])
+            kinds = {*map(type, arrays)}
             _array_types.update([type(x) for x in arrays if is_concrete(x)])
-        avals = [aval_of(x) for x in arrays]
+        has_variables = any([issubclass(kind, Variable) for kind in kinds])
+        are_plain = not has_variables and kinds <= _array_types
         flags: tuple[bool, ...] | None = ()
         if not current_modes().records_gradients:
             flags = None
@@ -213,7 +214,7 @@ class AotFunction:
             same = first_occurrences([x if is_array(x) else object() for x in arrays])
         types = CallKey(
             in_tree,
-            tuple(avals),
+            avals_of_arrays(arrays) if are_plain else tuple(map(aval_of, arrays)),
             tuple([(i, static_key(x, self.label)) for i, x in static.items()]) if static else (),
             (jax_settings(), trace_options.get().key, bound_axes()),
             self.modules.key(),
@@ -337,7 +338,7 @@ class AotFunction:
 
 
 _static_types = frozenset({str, bytes, type, FunctionType, MethodType, np.dtype})
-_array_types: set[type] = {np.ndarray, ndarray}
+_array_types: set[type] = {np.ndarray, ndarray, Variable}
 """The types of arrays that were met so far, which no other argument has."""
 CALLS_OF_A_KEY = 8
 """How many compiled calls are kept that differ only in the memory of arguments and in captured values."""
@@ -358,8 +359,10 @@ def is_array(x: object) -> bool:
 
 
 def is_concrete(x: object) -> bool:
-    """Whether an argument is an array of JAX with a value."""
-    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    """Whether an argument is an array of JAX with a value, or a Variable."""
+    return isinstance(x, Variable) or (
+        isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    )
 
 
 def static_key(x: Any, label: str) -> Hashable:

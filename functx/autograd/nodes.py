@@ -274,7 +274,8 @@ class OperationSplit(NamedTuple):
     derivative rule raises; `refusal` is the error of a user's rule. `differentiable` are the
     positions of the outputs that have a gradient. `operand_residuals` holds, for each residual, the
     position of the operand that it is, else None. `saved_operands` are the pairs of positions of the
-    residuals that are operands, and of these operands; `saved_outputs` those of outputs. `recomputes` says
+    residuals that are operands, and of these operands; `saved_outputs` those of outputs, which may be
+    written to before a walk unless `checks_outputs`. `recomputes` says
     whether there are other residuals, so that a derivative of the pullback computes them again.
     `zeros` are the positions, among the active operands, of those whose gradient is always zero.
     `memo` holds what is computed from the split when it is first needed.
@@ -292,6 +293,7 @@ class OperationSplit(NamedTuple):
     operand_residuals: tuple[int | None, ...]
     saved_operands: tuple[tuple[int, int], ...]
     saved_outputs: tuple[tuple[int, int], ...]
+    checks_outputs: bool
     recomputes: bool
     zeros: tuple[int, ...]
     refusal: Exception | None
@@ -346,6 +348,8 @@ def _split_program(program: Program, active: tuple[bool, ...]) -> OperationSplit
         tuple([inputs.get(a) for a in residuals]),
         tuple(saved_operands),
         tuple(saved_outputs),
+        # As in PyTorch, the value of a quotient may be written to.
+        not any([isinstance(eqn.primitive, ops.Div) for eqn in program.equations[-1:]]),
         any(active)
         and (pullbacks is None or len(saved_operands) + len(saved_outputs) < len(residuals)),
         zeros,

@@ -44,6 +44,8 @@ from functx.ops.views import Write
 from functx.transforms.forward_mode import JVPRewrite
 
 _new = object.__new__
+_no_writes = VersionCounter(False)
+"""The counter of saved values that are not checked for writes."""
 _INT32 = np.dtype(np.int32)
 
 
@@ -158,7 +160,8 @@ def save_residuals(
                 (saved[k], edges[i], counter, counter.version, None, x._dual, ref(x))
             )
     for k, i in split.saved_outputs:
-        saved[k] = make_saved_value((saved[k], None, outs[i].version_counter, 0, i, None, None))
+        counter = outs[i].version_counter if split.checks_outputs else _no_writes
+        saved[k] = make_saved_value((saved[k], None, counter, 0, i, None, None))
     keeps_operands = split.recomputes
     for x in args:
         if isinstance(x, Variable) and x._dual is not None:

@@ -170,6 +170,20 @@ class Builder:
         self._followed = len(self.equations)
         return atom in made
 
+    def depends_on_input(self, atom: Atom) -> bool:
+        """Whether `atom` is an input, or computed from one."""
+        pending, seen = [atom], {atom}
+        for each in pending:
+            position = self.producer(each)
+            if position is None:
+                if type(each) is Var:
+                    return True
+                continue
+            new = [a for a in self.equations[position].inputs if a not in seen]
+            seen.update(new)
+            pending += new
+        return False
+
     @property
     def owner(self) -> str:
         """`grad(loss)`: the transform and its function, for messages."""

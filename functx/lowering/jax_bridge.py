@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from operator import attrgetter, itemgetter
 from threading import local
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -34,7 +35,7 @@ from functx.core.errors import (
 from functx.core.generator_state import GeneratorState, ThreadState
 from functx.core.program import Equation, Program, subprograms
 from functx.core.source_info import Source, source_line
-from functx.core.tracer import PRNGKeyTracer, Tracer
+from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of
 from functx.core.types import SHORT_NAMES, ShapedArray
 from functx.core.typing import ArrayLike, Function, IRValue, IRValues, NumPyArray, PyTree, Value
 
@@ -81,6 +82,26 @@ def aval_of_jax_array(x: object) -> ShapedArray | None:
         ours = ShapedArray(tuple(aval.shape), aval.dtype, bool(aval.weak_type))
         found = _avals_by_type_and_id[key] = aval, ours
     return found[1]
+
+
+# The same for arrays with values, by the identity alone.
+_avals_by_id: dict[int, tuple[Any, ShapedArray]] = {}
+_get_aval, _get_second = attrgetter("aval"), itemgetter(1)
+
+
+def avals_of_arrays(arrays: Sequence[Any]) -> tuple[ShapedArray, ...]:
+    """The avals of arrays with values, of JAX or NumPy."""
+    try:
+        entries = map(_avals_by_id.__getitem__, map(id, map(_get_aval, arrays)))
+        return tuple(map(_get_second, entries))
+    except (AttributeError, KeyError):
+        avals = tuple(map(aval_of, arrays))
+    if len(_avals_by_id) > 8192:
+        _avals_by_id.clear()
+    for x, aval in zip(arrays, avals, strict=True):
+        if isinstance(x, jax.Array):
+            _avals_by_id[id(x.aval)] = x.aval, aval
+    return avals
 
 
 backend.aval_of_jax_array = aval_of_jax_array

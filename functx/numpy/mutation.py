@@ -236,7 +236,8 @@ def is_own_view(x: Tracer, idx: Index, value: object) -> bool:
         if position is None or x.builder.equations[position].primitive is not step:
             return False
         atom = x.builder.equations[position].inputs[0]
-    return atom is x.atom
+    # An element, without dimensions, has memory of its own.
+    return atom is x.atom and storage_base(value).atom is storage_base(x).atom
 
 
 def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,7 +246,7 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
     It returns the result without a write, so that the name is bound to it,
 
     * for an array without dimensions that is not a view of an array with dimensions: like a
-      NumPy scalar it is not mutable, unless it stands for an argument that is a Variable;
+      NumPy scalar it is not mutable, unless it stands for a Variable;
     * for an array made by JAX or computed from one: JAX's arrays are immutable.
     """
     operation = f"x {symbol}= y"
@@ -253,7 +254,7 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
     def method(self: Tracer, other: ArrayOrList) -> Value:
         result = fun(self, other)
         base = storage_base(self)
-        if not self.shape and not base.shape and not is_variable_input(base):
+        if not self.shape and not base.shape and not stands_for_variable(base):
             return result
         if base.builder.depends_on_jax(base.atom):
             return result
@@ -263,9 +264,9 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
     return method
 
 
-def is_variable_input(x: Tracer) -> bool:
-    """Whether `x` stands for a Variable that is an argument of the traced function."""
-    return x.builder.inputs_are_variables and x.builder.producer(x.atom) is None
+def stands_for_variable(x: Tracer) -> bool:
+    """Whether `x` is an argument of a function that is traced on Variables, or is computed from one."""
+    return x.builder.inputs_are_variables and x.builder.depends_on_input(x.atom)
 
 
 def write_out(name: str, result: Any, out: Out, where: ArrayOrList | None = True) -> Any:

@@ -211,7 +211,10 @@ def test_results_of_transforms_of_variables_can_be_written_to_as_in_the_plain_ca
         gradient = functx.grad(lambda x: (x * x).sum())(x)
         same = gradient
         same += 1
-        return doubled, gradient
+        total = x.sum()
+        same = total
+        same *= 3
+        return doubled, gradient, total
 
     for out, expected in zip(aot.aot_function(f)(leaf()), f(leaf()), strict=True):
         equal(out, expected)

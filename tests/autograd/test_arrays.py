@@ -229,6 +229,10 @@ def test_an_operation_whose_result_is_written_to_its_operand_keeps_what_its_grad
     b *= 3
     with pytest.raises(SavedValueError, match="version 1, expected version 0"):
         grad(c.sum(), x)
+    x, y = leaf(3.0, 8.0), leaf(1.0, 2.0)
+    a = x / y
+    a *= 3
+    assert [g.tolist() for g in grad(a.sum(), [x, y])] == [[3.0, 1.5], [-9.0, -6.0]]
 
 
 def test_a_value_in_the_memory_that_it_is_written_to_is_read_before():
