@@ -119,10 +119,13 @@ def view_key(step: ReplayableView) -> Hashable:
 
 def shared_groups(leaves: Sequence[Any]) -> list[list[int]]:
     """The positions of the different Variables in each memory that several of them share."""
+    positions = [i for i, x in enumerate(leaves) if isinstance(x, Variable)]
+    memories = [id(leaves[i].memory) for i in positions]
+    if len({*memories}) == len(memories):
+        return []
     by_memory: dict[int, dict[int, int]] = {}
-    for i, x in enumerate(leaves):
-        if isinstance(x, Variable):
-            by_memory.setdefault(id(x.memory), {}).setdefault(id(x), i)
+    for i, memory in zip(positions, memories, strict=True):
+        by_memory.setdefault(memory, {}).setdefault(id(leaves[i]), i)
     return [[*group.values()] for group in by_memory.values() if len(group) > 1]
 
 

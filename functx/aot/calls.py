@@ -18,7 +18,7 @@ from functx.aot.call_node import CallPullback, CompiledCallNode
 from functx.aot.compilers import CompiledProgram, is_input
 from functx.aot.meta import BaseKind, InputInfo, Meta, OutputInfo, OutputKind
 from functx.autograd.modes import current_modes, grad_mode
-from functx.autograd.nodes import GradientEdge, SavedValue, operand_watch
+from functx.autograd.nodes import GradientEdge, SavedValue, make_saved_value, operand_watch
 from functx.autograd.recorded import Recorded, constant
 from functx.autograd.saved import pack_saved
 from functx.autograd.variable import Variable, make_variable
@@ -189,9 +189,11 @@ class CompiledCall:
             elif self.meta.inputs[i].mutates_data:
                 saved.append(SavedValue(recorded, edge, VersionCounter(False), 0))
             else:
-                counter = x.version_counter
+                counter = x._counter or x.version_counter
                 saved.append(
-                    SavedValue(recorded, edge, counter, counter.version, None, x._dual, ref(x))
+                    make_saved_value(
+                        (recorded, edge, counter, counter.version, None, x._dual, ref(x))
+                    )
                 )
         return saved
 

@@ -205,6 +205,13 @@ class Walk:
         hooks = node.hooks
         if hooks is not None:
             gradients = self.run_value_hooks(node, hooks, gradients)
+        elif self.wanted is None and not self.detects_anomalies:
+            # As below, in fewer calls.
+            if type(node) is not AccumulateGrad:
+                self.send_results(node, self.pull_back(node, gradients))
+            elif gradients[0] is not None:
+                self.accumulate_grad(node, gradients[0])
+            return
         self.visit_after_value_hooks(node, gradients)
 
     def visit_after_value_hooks(self, node: Node, gradients: list[Gradient | None]) -> None:

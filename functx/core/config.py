@@ -14,7 +14,7 @@ from functx.core.caches import GARBAGE_COLLECTION_MODES, garbage_collection, inv
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
 from functx.core.tracing import program_checks
-from functx.core.types import random_seed_offset, threefry_partitionable
+from functx.core.types import draw_settings
 
 MEMORY_MODES = "off", "min_cut"
 _UNITS = {"b": 1} | {
@@ -181,7 +181,7 @@ def contextual_key(key: Hashable) -> Hashable:
     Rules run in a rewrite: the memory plan decides which residuals they save, and modes decide
     what operators do.
     """
-    settings = threefry_partitionable(), random_seed_offset()
+    settings = draw_settings()
     if settings != (True, 0):
         key = settings, key
     options = trace_options.get()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -92,9 +94,15 @@ def random_seed_offset() -> int:
     return int(jax.config.jax_random_seed_offset)  # type: ignore[attr-defined]
 
 
+_draw_settings = attrgetter("jax_threefry_partitionable", "jax_random_seed_offset")
+# In C: it is a part of the key of each operation on Variables.
+draw_settings: Callable[[], tuple[bool, int]] = partial(_draw_settings, jax.config)
+"""Returns `threefry_partitionable()` and `random_seed_offset()`."""
+
+
 def jax_settings() -> tuple[bool | int, ...]:
     """The settings of JAX that the traced program of a function depends on, as a part of its key."""
-    return x64_enabled(), threefry_partitionable(), random_seed_offset()
+    return x64_enabled(), *draw_settings()
 
 
 def checks_ranks() -> bool:
