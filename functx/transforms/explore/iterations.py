@@ -91,17 +91,35 @@ def successors(
     return [instruction.argval, *follows]
 
 
+class ForLoop(NamedTuple):
+    """A `for`: the offsets of its first instruction and of the one after it, and its variables.
+
+    `variables` are those that nothing else in the loop assigns to.
+    """
+
+    start: int
+    end: int
+    variables: frozenset[str]
+
+
 def hiding_loops(code: CodeType, offset: int) -> Iterable[int]:
     """The offsets of the `for` loops around an instruction that also assign to their variables elsewhere.
 
     No variable may show which iteration of these it is.
     """
-    return [start for start, end in overwriting_loops(code) if start <= offset < end]
+    return [x.start for x in for_loops(code) if x.start <= offset < x.end and not x.variables]
 
 
 @lru_cache(4096)
-def overwriting_loops(code: CodeType) -> list[tuple[int, int]]:
-    """The first and last offsets of the `for` loops whose variables are all assigned elsewhere within."""
+def loop_variables(code: CodeType, offset: int) -> frozenset[str]:
+    """The variables that show the iterations of the `for` loops around an instruction."""
+    around = [x.variables for x in for_loops(code) if x.start <= offset < x.end]
+    return frozenset().union(*around)
+
+
+@lru_cache(4096)
+def for_loops(code: CodeType) -> list[ForLoop]:
+    """The `for` loops of a function."""
     instructions = [*dis.get_instructions(code)]
     found = []
     for i, each in enumerate(instructions):
@@ -113,8 +131,8 @@ def overwriting_loops(code: CodeType) -> list[tuple[int, int]]:
         variables = {name for x in target for name in stored_names(x)}
         inside = [x for x in instructions if each.offset < x.offset < each.argval]
         stores = Counter([name for x in inside for name in stored_names(x)])
-        if all([stores[name] > 1 for name in variables]):
-            found.append((each.offset, each.argval))
+        shown = frozenset([name for name in variables if stores[name] == 1])
+        found.append(ForLoop(each.offset, each.argval, shown))
     return found
 
 

@@ -240,14 +240,33 @@ class Explorer:
         decision.number, self.count = self.count, self.count + 1
         self.open.append(decision)
 
+    def reopen(self, decision: Decision) -> None:
+        """Allow both outcomes of a decision, which a path has come to that has not decided it before."""
+        decision.assumed = None
+        self.open.append(decision)
+
     def explore(self) -> Segment:
         """The first segment of all paths. Raises Restart if another exploration must follow."""
-        from functx.transforms.explore.limits import path_limit_error
         from functx.transforms.explore.run import Run
 
         self.reset()
         Run(self, []).execute()
-        count = 1
+        self.runs = 1
+        while self.open:
+            self.close_decisions()
+            self.verify_merges()
+        mutable = self.memory.mutable_slots()
+        if not mutable <= self.findings.mutable:
+            self.findings.mutable |= mutable
+            self.findings.separated -= mutable
+            raise Restart
+        return self.root
+
+    def close_decisions(self) -> None:
+        """Run to each outcome that no run has taken."""
+        from functx.transforms.explore.limits import path_limit_error
+        from functx.transforms.explore.run import Run
+
         while self.open:
             # The first one, since a run from there may come through those that follow.
             decision = self.open[0]
@@ -255,20 +274,13 @@ class Explorer:
             if not missing:
                 self.open.popleft()
                 continue
-            count += 1
-            if count > self.paths:
+            self.runs += 1
+            if self.runs > self.paths:
                 raise path_limit_error(self)
             if not self.run_to(decision.arrival.segment, missing[:1]):
                 # Only a run that has merged otherwise would come here with this outcome.
                 path = [*decision.arrival.segment.path(), missing[0]]
                 Run(self, path, contradicts=True).execute()
-        self.verify_merges()
-        mutable = self.memory.mutable_slots()
-        if not mutable <= self.findings.mutable:
-            self.findings.mutable |= mutable
-            self.findings.separated -= mutable
-            raise Restart
-        return self.root
 
     def run_to(
         self,

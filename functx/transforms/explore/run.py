@@ -33,7 +33,7 @@ from functx.transforms.explore.failed_runs import (
     raise_for_mismatch,
     restart_or_explain,
 )
-from functx.transforms.explore.iterations import DecisionStep, Loop, count_iterations
+from functx.transforms.explore.iterations import DecisionStep, Loop, count_iterations, loop_variables
 from functx.transforms.explore.limits import iteration_limit_error, recursion_error
 from functx.transforms.explore.memory import RunMemory, Slot
 from functx.transforms.explore.merging import Renaming, can_merge, has_same_structure
@@ -269,6 +269,12 @@ class Run:
         instructions = tuple([(f.f_code, f.f_lasti) for f in frames])
         self.loops = count_iterations(self.loops, self.step, instructions)
         position = self.position(expressions(frames), repeats)
+        # An iterator of Python gives these their next value: no traced one can stand for it.
+        self.findings.constants |= {
+            (position.frames, (i, name))
+            for i, (code, offset) in enumerate(instructions)
+            for name in loop_variables(code, offset)
+        }
         predicate = tracer if tracer.dtype == np.bool_ else ops.ne(tracer, 0)
         predicate = ops.reshape(predicate, ()) if predicate.shape else predicate
         state = PythonState(frames, self.findings.kept.append)
@@ -501,7 +507,8 @@ class Run:
                 raise Contradiction
             return outcome
         if decision.assumed not in (None, fact):
-            self.mismatch()
+            # A path has merged that has not decided the same before.
+            self.explorer.reopen(decision)
         if self.is_replay:
             raise PathEnds
         if self.idle > (_LONGEST_PLAN if self.planned else _LONGEST_WALK):
