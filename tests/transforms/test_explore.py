@@ -367,6 +367,17 @@ def while_in_for(x):
     return x, y
 
 
+def decided_on_one_way(x):
+    y = x * x - 1
+    if y > 0 and x > 0:
+        y = y + 1
+    if y < 2:
+        y = y * 2
+    if x > 0:
+        y = y - 3
+    return y
+
+
 PROGRAMS = [
     value
     for name, value in globals().copy().items()

@@ -18,6 +18,7 @@ from functx.transforms.control.body_tracing import cast_to, cast_to_strong
 from functx.transforms.control.cond import cond
 from functx.transforms.control.loops import while_loop
 from functx.transforms.explore.graph import FlowEdge, FlowGraph, FlowNode, reachable
+from functx.transforms.explore.regions import Region
 
 Env = Mapping[Var, Any]
 
@@ -31,6 +32,7 @@ class Layout(NamedTuple):
 
     stops: tuple[FlowNode, ...]
     variables: tuple[tuple[Var, ...], ...]
+    region: Region
 
     def pack(self, node: FlowNode, env: Env) -> list[Any]:
         """The values of a region that ends at `node`."""
@@ -70,7 +72,9 @@ class Emitter:
 
     def emit(self, captured: Env) -> list[Any]:
         """The results of the graph, whose captured values are given."""
-        layout = Layout((self.graph.end,), (tuple(self.graph.results),))
+        stops = (self.graph.end,)
+        region = Region([self.graph.entry.target], stops)
+        layout = Layout(stops, (tuple(self.graph.results),), region)
         return self.follow(self.graph.entry, captured, layout)
 
     def follow(self, edge: FlowEdge, env: Env, layout: Layout) -> list[Any]:
@@ -96,8 +100,7 @@ class Emitter:
 
     def emit_next(self, node: FlowNode, env: Env, layout: Layout) -> Emitted:
         """Append the equations from a node to one that all ways from it pass."""
-        targets = [edge.target for edge in node.edges.values()]
-        if node in reachable(targets, layout.stops):
+        if layout.region.loop(node):
             return self.emit_loop(node, env, layout)
         return self.emit_node(node, env, layout)
 
@@ -125,38 +128,34 @@ class Emitter:
     ) -> Emitted:
         """Append what `emit(layout)` appends, up to the node where all ways meet if there is one."""
         starts = [edge.target for edge in edges] or [*varying]
-        join = common_postdominator(starts, layout.stops)
+        join = layout.region.join(starts, layout.stops)
         if join is None:
             return emit(layout)
         variables = varying_variables(edges, varying, (join,)).get(join, [])
-        inner = Layout((join,), (tuple(variables),))
+        inner = Layout((join,), (tuple(variables),), layout.region)
         return Place(join, {**env, **inner.unpack(emit(inner))})
 
     # Loops
 
     def emit_loop(self, first: FlowNode, env: Env, layout: Layout) -> Emitted:
         """Append a loop that begins with the decision `first`; the place after it."""
-        nodes = [
-            n
-            for n in reachable([first], layout.stops)
-            if n not in layout.stops
-            and first in reachable([e.target for e in n.edges.values()], layout.stops)
-        ]
+        nodes = layout.region.loop(first)
         leaving = [(n, on) for n in nodes for on, e in n.edges.items() if e.target not in nodes]
         exits = [*dict.fromkeys([n.edges[on].target for n, on in leaving])]
-        varying = varying_variables([*first.edges.values()], {}, (first, *exits))
-        carry = varying.get(first, [])
-        if len(leaving) == 1 and leaving[0][0] is first and first.predicate in carry:
-            return self.emit_plain_loop(first, not leaving[0][1], carry, env)
         stops = first, *exits
-        inner = Layout(stops, tuple([tuple(varying.get(n, [])) for n in stops]))
+        varying = varying_variables([*first.edges.values()], {}, stops)
+        region = Region([edge.target for edge in first.edges.values()], stops)
+        inner = Layout(stops, tuple([tuple(varying.get(n, [])) for n in stops]), region)
+        if len(leaving) == 1 and leaving[0][0] is first and first.predicate in inner.variables[0]:
+            return self.emit_plain_loop(first, not leaving[0][1], inner, env)
         outs = self.emit_labelled_loop(first, inner, env)
         env = {**env, **inner.unpack(outs)}
         return self.emit_exits(outs[0], exits, inner, env, layout)
 
-    def emit_plain_loop(self, first: FlowNode, stay: bool, carry: list[Var], env: Env) -> Place:
+    def emit_plain_loop(self, first: FlowNode, stay: bool, body_layout: Layout, env: Env) -> Place:
         """A loop that only the outcome other than `stay` of its first decision ends."""
-        inner = Layout((first,), (tuple(carry),))
+        carry = body_layout.variables[0]
+        inner = Layout((first,), (carry,), body_layout.region)
 
         def condition(values: list[Any]) -> Any:
             predicate = read(first.predicate, inner.unpack(values))
@@ -256,23 +255,6 @@ def source_of_equations(source: Source | None) -> Iterator[None]:
         yield
     finally:
         builder.source = outer
-
-
-def common_postdominator(starts: Sequence[FlowNode], stops: Sequence[FlowNode]) -> FlowNode | None:
-    """The first node that all ways from `starts` to `stops` pass; None if there is none."""
-    nodes = reachable(starts, stops)
-    after = {n: {n} if n in stops else {*nodes} for n in nodes}
-    changed = True
-    while changed:
-        changed = False
-        for n in reversed(nodes):
-            if n not in stops:
-                following = [after[edge.target] for edge in n.edges.values()]
-                new = {n} | set.intersection(*following)
-                changed |= new != after[n]
-                after[n] = new
-    common = set.intersection(*[after[n] for n in starts])
-    return max(common, key=lambda n: len(after[n]), default=None)
 
 
 def varying_variables(

@@ -114,7 +114,6 @@ class FlowGraph:
         self.entry = self.edge(explorer.root)
         try:
             self.find_live_variables()
-            self.check_assumptions()
         except UnmappedValueError as error:
             self.findings.refuse(error.args[0])
 
@@ -182,17 +181,6 @@ class FlowGraph:
                 changed = changed or bool(new)
         for _, edge in self.all_edges():
             drop_dead_equations(edge)
-
-    def check_assumptions(self) -> None:
-        """Raise Restart where a path merges with one that knows the outcome of more decisions."""
-        label = self.explorer.labels.label
-        for merge, target in [(e.merge, e.target) for _, e in self.all_edges() if e.merge]:
-            known, facts = merge.decision.arrival.facts, merge.facts or {}
-            following = [node.decision for node in reachable([target]) if node.decision]
-            for each in [d for d in following if d.assumed is not None and known]:
-                predicate = label(each.arrival.predicate)
-                if predicate in known and facts.get(predicate) is not each.assumed:
-                    self.findings.refuse(merge)
 
 
 def reachable(starts: Iterable[FlowNode], stops: Iterable[FlowNode] = ()) -> list[FlowNode]:

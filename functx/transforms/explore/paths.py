@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -87,12 +87,13 @@ class Decision:
 class Merge:
     """The end of a segment at a decision that another path has arrived at in an equal state.
 
-    `facts` are those of all runs that merge here, in terms of the decision; None before the first.
+    `undecided` are predicates that the path of the decision has decided before, and some run that merges
+    here has not; with the outcomes of that run up to here.
     """
 
     def __init__(self, decision: Decision, arrival: Arrival):
         self.decision, self.arrival = decision, arrival
-        self.facts: dict[Atom, bool] | None = None
+        self.undecided: dict[Atom, list[bool]] = {}
 
 
 class PathResult(NamedTuple):
@@ -112,10 +113,13 @@ class Segment:
 
     def __init__(self, before: Segment | None = None):
         self.before = before
+        self.definers: dict[Atom, Segment] = {} if before is None else before.definers
+        self.depth: int = 0 if before is None else before.depth + 1
+        # One segment before, or a stretch as long as the last two: any earlier one is few jumps away.
+        self.jump: Segment = self if before is None else before.jump_after()
         self.equations: list[Equation] = []
         self.definitions: dict[LeafKey, tuple[Var, Atom]] = {}
         self.end: Decision | Merge | PathResult | None = None
-        self.defined: set[Atom] = set()
         self.recorded_path: list[bool] = []
         self.used = 0
 
@@ -129,16 +133,27 @@ class Segment:
             segment = before
         return outcomes[::-1]
 
-    def chain(self) -> Iterator[Segment]:
-        """This segment and those before it, the first one last."""
-        segment: Segment | None = self
-        while segment is not None:
-            yield segment
-            segment = segment.before
+    def define(self, variables: Iterable[Var]) -> None:
+        """Note that this segment defines `variables`."""
+        self.definers.update(dict.fromkeys(variables, self))
 
     def defines(self, atom: Atom) -> bool:
         """Whether this segment, or one before it, defines `atom`."""
-        return any([atom in segment.defined for segment in self.chain()])
+        definer = self.definers.get(atom)
+        return definer is not None and self.ancestor(definer.depth) is definer
+
+    def ancestor(self, depth: int) -> Segment:
+        """The segment at a depth before this one; this one if it is not as deep."""
+        segment = self
+        while segment.before is not None and segment.depth > depth:
+            segment = segment.jump if segment.jump.depth >= depth else segment.before
+        return segment
+
+    def jump_after(self) -> Segment:
+        """The segment that `jump` of one after this is."""
+        middle = self.jump
+        equal = self.depth - middle.depth == middle.depth - middle.jump.depth
+        return middle.jump if equal else self
 
 
 class Findings:
@@ -247,6 +262,7 @@ class Explorer:
 
     def explore(self) -> Segment:
         """The first segment of all paths. Raises Restart if another exploration must follow."""
+        from functx.transforms.explore.assumptions import check_assumptions
         from functx.transforms.explore.run import Run
 
         self.reset()
@@ -255,6 +271,7 @@ class Explorer:
         while self.open:
             self.close_decisions()
             self.verify_merges()
+            check_assumptions(self)
         mutable = self.memory.mutable_slots()
         if not mutable <= self.findings.mutable:
             self.findings.mutable |= mutable

@@ -33,7 +33,12 @@ from functx.transforms.explore.failed_runs import (
     raise_for_mismatch,
     restart_or_explain,
 )
-from functx.transforms.explore.iterations import DecisionStep, Loop, count_iterations, loop_variables
+from functx.transforms.explore.iterations import (
+    DecisionStep,
+    Loop,
+    count_iterations,
+    loop_variables,
+)
 from functx.transforms.explore.limits import iteration_limit_error, recursion_error
 from functx.transforms.explore.memory import RunMemory, Slot
 from functx.transforms.explore.merging import Renaming, can_merge, has_same_structure
@@ -212,7 +217,7 @@ class Run:
             outputs = [Var(v.aval) for v in eqn.outputs]
             new = Equation(eqn.primitive, inputs, outputs, eqn.source, eqn.part)
             segment.equations.append(new)
-            segment.defined.update(outputs)
+            segment.define(outputs)
             self.explorer.labels.add(new)
             self.set_names(eqn.outputs, outputs)
             self.position_in_segment += 1
@@ -406,7 +411,7 @@ class Run:
                 raise PathEnds
             self.idle = 0
             segment.definitions = definitions
-            segment.defined.update([var for var, _ in definitions.values()])
+            segment.define([var for var, _ in definitions.values()])
             segment.end = self.new_end(arrival)
         else:
             self.match_end(arrival, definitions)
@@ -469,8 +474,11 @@ class Run:
         label, known = self.explorer.labels.label, decision.arrival.facts
         self.facts = {label(p): on for p, on in renamed.items() if not isinstance(p, Merge)}
         self.shared_facts = {p for p, on in self.facts.items() if known.get(p) is on}
-        facts = self.facts if merge.facts is None else merge.facts
-        merge.facts = {p: on for p, on in facts.items() if self.facts.get(p) is on}
+        if not known.keys() <= self.shared_facts | merge.undecided.keys():
+            outcomes = self.outcomes()
+            for predicate in known:
+                if predicate not in self.shared_facts:
+                    merge.undecided.setdefault(predicate, outcomes)
         self.plan_rounds(decision)
 
     def plan_rounds(self, decision: Decision) -> None:
