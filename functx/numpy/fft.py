@@ -218,6 +218,9 @@ def _transform(
     axes = canonical_axes(tuple(axes), aval.ndim)
     lengths = _transform_lengths(kind, name, a, s, axes)
     if not axes or (s is None and 0 in [a.shape[d] for d in axes]):
+        if axes and kind in ("rfft", "irfft"):
+            out_dtype = real_dtype(dtype) if kind == "irfft" else complex_dtype(dtype)
+            a = ops.convert_element_type(a, out_dtype)
         return copy_if_shared(a, operand(original))
     kept = [*lengths[:-1], lengths[-1] // 2 + 1 if kind == "irfft" else lengths[-1]]
     for axis, n in zip(axes, kept, strict=True):

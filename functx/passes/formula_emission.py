@@ -15,7 +15,7 @@ from functx.core.source_info import derived_source
 from functx.core.tracing import trace
 from functx.core.types import DType, is_complex, real_dtype
 from functx.core.typing import Value
-from functx.passes.formula_matching import Dims, Match
+from functx.passes.formula_matching import Dims, Match, PowerFactor
 
 
 class Replacement(NamedTuple):
@@ -30,12 +30,14 @@ class Replacement(NamedTuple):
         """The equations of the stable formula and their result; None if its operands do not fit."""
         out = self.eqn.outputs[0]
         inputs = [self.match.bindings[v].written for v in self.names]
-        operands = [*inputs, *[factor.written for factor in self.match.rest]]
+        factors = [factor.written for factor in self.match.rest]
+        roots = [] if self.match.root is None else [self.match.root.core]
+        atoms = [*[x.atom for x in (*inputs, *factors, *roots)], *self.eqn.inputs]
         try:
-            program, _ = trace(self.body, [x.atom.aval for x in operands])
+            program, _ = trace(self.body, [a.aval for a in atoms])
         except _DoesNotFit:
             return None
-        env: dict[Atom, Atom] = dict(zip(program.inputs, [x.atom for x in operands], strict=True))
+        env: dict[Atom, Atom] = dict(zip(program.inputs, atoms, strict=True))
         (result,) = program.outputs
         if type(result) is Var and result not in env:
             env[result] = out
@@ -65,7 +67,7 @@ class Replacement(NamedTuple):
         result = cast(self.evaluate(xs, [x.dims for x in inputs]), dtype)
         result = result if match.power == 1 else ops.integer_pow(result, match.power)
         result = scale_by(result, match.ratio)
-        for factor, value in zip(match.rest, values[len(inputs) :], strict=True):
+        for factor, value in zip(match.rest, values[len(inputs) :], strict=False):
             other = place(cast(value, dtype), factor.written.dims, out.shape)
             power = abs(factor.power)
             other = other if power == 1 else ops.integer_pow(other, power)
@@ -74,7 +76,23 @@ class Replacement(NamedTuple):
             result = ops.broadcast_in_dim(result, out.shape, ())
         if result.aval is not out:
             result = ops.convert_element_type(result, out.dtype, out.weak_type)
+        if match.root is not None and (match.rest or not is_moderate(match.ratio)):
+            last = values[len(inputs) + len(match.rest) :]
+            result = self.where_root_is_zero(match.root, result, *last)
         return [result]
+
+    def where_root_is_zero(
+        self, root: PowerFactor, x: Value, value: Value, *inputs: Value
+    ) -> Value:
+        """The product as it is written, with the derivative of `x` where the root, of this value, is 0.
+
+        Other factors between two roots may keep a product in range where the square of the root is not.
+        """
+        written: Value = self.eqn.primitive(*inputs)
+        is_zero = place(ops.eq(value, 0.0), root.core.dims, x.shape)
+        if is_zero.shape != x.shape:
+            is_zero = ops.broadcast_in_dim(is_zero, x.shape, ())
+        return ops.WithValue()(ops.select(is_zero, x, written), written)
 
     def dtype(self) -> DType:
         """The type of the operands and of the result; float32 for multiples of 16-bit ones, which may overflow."""
@@ -133,6 +151,11 @@ def scale_by(x: Value, scale: float) -> Value:
     if scale == 1:
         return x
     return ops.neg(x) if scale == -1 else ops.mul(x, scale)
+
+
+def is_moderate(ratio: float) -> bool:
+    """Whether a number can be multiplied before or after others but at the ends of the range of a type."""
+    return 2.0**-8 <= abs(ratio) <= 2.0**8
 
 
 def place(x: Value, dims: Dims, shape: tuple[int, ...]) -> Value:

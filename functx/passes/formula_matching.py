@@ -93,7 +93,8 @@ class Binding(NamedTuple):
 class Match(NamedTuple):
     """A place where a program computes `ratio` times a `power` of a formula, times the factors `rest`.
 
-    `axes` are those that the formula sums over, and `dims` the place of its sums in the result.
+    `axes` are those that the formula sums over, and `dims` the place of its sums in the result. If the
+    formula is a power of a `root`, this is the factor that the product has a power of.
     """
 
     bindings: Mapping[Atom, Binding] = MappingProxyType({})
@@ -102,6 +103,7 @@ class Match(NamedTuple):
     ratio: float = 1.0
     power: int = 1
     rest: tuple[PowerFactor, ...] = ()
+    root: PowerFactor | None = None
 
 
 class Notation:
@@ -469,6 +471,7 @@ class Matcher:
         wanted.sort(key=lambda f: self.generality(f.core))
         numbers = [f for f in product.factors if f.core.atom is UNIT]
         factors = [f for f in product.factors if f.core.atom is not UNIT]
+        is_of_root = len(wanted) == 1 and wanted[0].power > 1
         for power in possible_powers(wanted, factors) if is_root else (1,):
             ratio = target.scale / power_of(scale, power)
             if not is_root:
@@ -482,7 +485,8 @@ class Matcher:
                         n for n in numbers if not any([is_inside(n.paths[0], p) for p in places])
                     ]
                     ratio = match.ratio * number_of(outside)
-                    yield match._replace(rest=tuple(rest), ratio=ratio, power=power)
+                    root = used[0] if is_of_root else None
+                    yield match._replace(rest=tuple(rest), ratio=ratio, power=power, root=root)
                 elif len(used) == len(factors) and isclose(match.ratio, 1.0, rel_tol=1e-15):
                     yield match._replace(ratio=found.ratio)
 

@@ -161,6 +161,12 @@ def squared_norm(x: Value, axes: Shape) -> Value:
     return total(statistics.abs_squared(upcast_half(x)), axes)
 
 
+def squared_sqrt(x: Value) -> Value:
+    """x, nan for negative x, and 0 for -0."""
+    mask = ops.select(ops.ge(x, 0.0), 1.0, math.nan)
+    return ops.WithValue()(x * mask, ops.abs(x) * mask)
+
+
 def deviation(x: Value, ddof: float) -> Value:
     """The standard deviation of all elements."""
     return statistics.StandardDeviation(tuple(range(x.ndim)), ddof)(x)
@@ -263,11 +269,7 @@ FORMULAS = [
         lambda x, y: ops.square(x) + ops.square(y),
     ),
     Formula("norm(x)^2", lambda x: ops.square(norm(x)), squared_norm, of_complex=True),
-    Formula(
-        "sqrt(x)^2",
-        lambda x: ops.square(sqrt(x)),
-        lambda x: x * ops.select(ops.lt(x, 0.0), math.nan, 1.0),
-    ),
+    Formula("sqrt(x)^2", lambda x: ops.square(sqrt(x)), squared_sqrt),
     Formula(
         "std(x)^2",
         lambda x: ops.square(deviation(x, 0.0)),

@@ -359,6 +359,31 @@ def test_squares_of_roots_have_the_second_derivatives_of_squares():
     assert float(fx.jit(lambda x: np.linalg.norm(x) ** 2)(half)) == 30000.0
 
 
+def test_squares_of_roots_stay_in_the_range_of_the_type_by_what_stands_between_the_roots():
+    def products(x, y):
+        return np.stack(
+            [
+                (abs(x[0]) / y) ** 2,
+                (abs(x[0]) / y) * (abs(x[0]) / y),
+                (np.hypot(x[:1], x[1:]) / -y)[0] ** 4,
+                abs(x[0]) * (1 / y) * abs(x[0]) / y,
+                (np.sqrt(abs(x[0])) / y) ** 2 * y,
+            ]
+        )
+
+    unit = onp.array([1, 2], "float32")
+    value = [1, 1, 25, 1, 1]
+    derivative = [2, 2, 20, 2, 1]
+    values = fx.jit(lambda x, y: (products(x, y), fx.jacobian(products)(x, y)[:, 0] * y))
+    for scale in 1.0, 1e25, 1e-25:
+        scale = onp.float32(scale)
+        got = values(unit * scale, scale)
+        onp.testing.assert_allclose(got, [value, derivative], rtol=1e-5)
+    # The square of the root of -0 is 0, and nan has derivative nan.
+    assert float(fx.jit(lambda x: 1 / np.sqrt(x) ** 2)(-0.0)) == onp.inf
+    assert onp.isnan(float(fx.grad(lambda x: np.sqrt(x) ** 2)(onp.nan)))
+
+
 def test_the_switch_leaves_formulas_as_they_are():
     def f(x):
         return np.exp(x) - 1
