@@ -180,7 +180,7 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Value:
 def hard_tanh(x: ArrayLike) -> Value:
     """`x` between -1 and 1."""
     x = operand(x)
-    return ops.select(ops.gt(x, 1), 1, ops.select(ops.le(x, -1), -1, x))
+    return where(x > 1, 1, where(x <= -1, -1, x))
 
 
 def hard_sigmoid(x: ArrayLike) -> Value:
