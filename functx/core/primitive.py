@@ -214,6 +214,8 @@ class Primitive(metaclass=_PrimitiveType):
     """The named axes that the operation or its sub-programs communicate over."""
     draws: ClassVar[bool] = False
     """Whether the operation or its sub-programs draw random numbers from the state of a generator."""
+    may_share_outputs: ClassVar[bool] = False
+    """Whether an output may be the same for all elements of a batch whose operands differ."""
     has_captures: ClassVar[bool] = False
     """Whether the operation is `captured`, or its sub-programs have such equations."""
     is_user_defined: ClassVar[bool] = False

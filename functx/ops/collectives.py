@@ -278,6 +278,8 @@ def take_or_zero(x: Value, dim: int, positions: Sequence[int | None]) -> Value:
             )
         else:
             parts.append(ops.slice_in_dim(x, run[0], run[0] + len(run), axis=dim))
+    if not parts:
+        return ops.slice_in_dim(x, 0, 0, axis=dim)
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, dim)
 
 
@@ -304,7 +306,7 @@ class TiledCollective(Collective, Linear, abstract=True):
     def check_divisible(self, x: ShapedArray, axis: int) -> int:
         """The length of a part of dimension `axis`, which must divide among all positions."""
         count = prod(self.sizes)
-        if x.shape[axis] % count:
+        if not count or x.shape[axis] % count:
             raise ShapeError(
                 f"{self.name}: dimension {axis} must be a multiple of the {count} places that it "
                 f"is divided among; got {x!r}",
@@ -339,6 +341,8 @@ class AllGather(TiledCollective):
         return super().varying_axes(axes)
 
     def transpose(self, ct: Value, x: Value) -> Cotangents:
+        if not prod(self.sizes):
+            return (ops.constant_like(x.aval, 0),)
         return (PsumScatter(self.axes, self.sizes, self.groups, self.axis)(ct),)
 
     def batch_elsewhere(self, x: Value, dim: int) -> tuple[Value, Dim]:

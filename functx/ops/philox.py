@@ -106,6 +106,13 @@ class Draw(UpdatesInPlace, abstract=True):
                 f"of the batch; got a batched one, {aval_of(given)!r}, for {self.label or self.name}",
                 fix="Pass randomness='different', or compare one draw of functx.random.rand with it.",
             )
+        if not size:
+            zeros = [ops.constant_like(x.update(shape=()), 0) for x in map(aval_of, parameters)]
+            out, state = self(state, *zeros)
+            return (ops.broadcast_in_dim(out, (0, *out.shape), range(1, out.ndim + 1)), state), (
+                0,
+                None,
+            )
         states = ops.broadcast_in_dim(state, (size, *state.shape), tuple(range(1, state.ndim + 1)))
         (out, states), _ = self.with_parameters(states, args, dims, 0)
         return (out, ops.squeeze(ops.slice_in_dim(states, 0, 1), (0,))), (0, None)
@@ -248,6 +255,7 @@ class SelectState(UpdatesInPlace):
     """`new` where `mask` holds, else `old`; a state that a batch shares is new if any element draws."""
 
     differentiable = False
+    may_share_outputs = True
     samples = (
         sample(bool_[()], u32[4], u32[4], values={0: True}),
         sample(bool_[2], u32[2, 4], u32[2, 4], values={0: [True, False]}),

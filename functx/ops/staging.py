@@ -28,6 +28,7 @@ class OptimizationBarrier(MovesElements):
     """The operands, which the compiler computes all before any use, and merges with nothing beyond."""
 
     multiple_results = True
+    may_share_outputs = True
     rounding = EXACT
     samples = sample(f32[3], f32[2, 2]), sample(f32[3], i32[2])
 

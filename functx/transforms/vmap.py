@@ -41,7 +41,7 @@ from functx.core.named_axes import (
     check_axis_name,
     set_batched_axis,
 )
-from functx.core.program import Equation, Program, pad_input_names
+from functx.core.program import Equation, Program, pad_input_names, subprograms
 from functx.core.rewriting import Rewrite, apply, bind_equation, field, interpret, user_rule_runs
 from functx.core.tracer import as_known_array, aval_of
 from functx.core.tracing import trace_closed
@@ -144,8 +144,11 @@ def interpret_batched(
     """
     pairs = zip(args, in_dims, strict=True)
     program = decompose_missing_rules(program, "batch")
-    with set_batched_axis(axis or batched_axis()):
-        return interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+    axis = axis or batched_axis()
+    is_empty = axis is not None and axis.size == 0
+    step = batch_equation_without_elements if is_empty else batch_equation
+    with set_batched_axis(axis):
+        return interpret(program, pairs, step, constant=lambda c: (c, None))
 
 
 class BatchedOutputError(Exception):
@@ -175,6 +178,27 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
         size = next((x.shape[dim] for x, dim in operands if dim is not None), 0)
         check_batch_result(primitive, size, [v.aval for v in eqn.outputs], out, out_dim)
     return list(zip(out, out_dim, strict=True)) if primitive.multiple_results else [(out, out_dim)]
+
+
+def batch_equation_without_elements(
+    eqn: Equation, *operands: tuple[Any, int | None]
+) -> list[tuple[Any, Any]]:
+    """As `batch_equation`, on batches of no elements, where outputs that depend on them are empty.
+
+    A rule need not take such batches. It runs only where an output may be the same for all elements.
+    """
+    primitive = eqn.primitive
+    runs_rule = (
+        primitive.may_share_outputs
+        or primitive.is_user_defined
+        or primitive.named_axes
+        or primitive.draws
+        or primitive.effects
+        or subprograms(primitive)
+    )
+    if runs_rule or all([dim is None for _, dim in operands]):
+        return batch_equation(eqn, *operands)
+    return [(ops.constant_like(add_axis(v.aval, 0, 0), 0), 0) for v in eqn.outputs]
 
 
 def add_axis(aval: ShapedArray, dim: int | None, size: int) -> ShapedArray:

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from functx.core.samples import draw_operands
+from functx.core.tracing import trace_closed
 from functx.testing.reference.interpreter import MODULES, definition_by_class
 from functx.testing.rule_cases import make_rule_cases
+from functx.testing.rule_evaluation import as_list
 from functx.testing.rules import find_problems
+from functx.transforms.vmap import BatchWithInferredOutDims, remove_axis
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
 # Of several right results of these decompositions the lowering chooses one. The reference interpreter runs
@@ -58,3 +61,23 @@ def test_the_rules_agree_with_each_other_with_differences_and_with_numpy(case):
     # One test for all checks, which share what they compile.
     problems = find_problems(cases)
     assert not problems, "\n".join(problems)
+
+
+def test_a_batch_of_no_elements_has_results_of_the_types_of_one_of_three():
+    for cls, number in SAMPLES:
+        given = cls.samples[number]
+        if given.across:
+            continue
+        program = trace_closed(lambda *xs, p=cls(**given.params): as_list(p, p(*xs)), given.avals)
+        count = len(given.avals)
+        masks = {(True,) * count, *[tuple([i == j for i in range(count)]) for j in range(count)]}
+        for mask in masks - {(False,) * count}:
+            dims = tuple([0 if on else None for on in mask])
+            types = [
+                [remove_axis(a, d) for a, d in zip(batched.out_avals, out_dims, strict=True)]
+                + [d is None for d in out_dims]
+                for batched, out_dims in (
+                    BatchWithInferredOutDims(size, dims)(program) for size in (0, 3)
+                )
+            ]
+            assert types[0] == types[1], label((cls, number))

@@ -224,9 +224,62 @@ def test_what_is_not_finite_stays_in_its_element(value):
     same(tangent, [2.0, 0.0, 4.0])
 
 
-def test_an_empty_batch_has_no_element_to_borrow_from():
-    assert functx.vmap(logarithm, (0, None))(np.ones((0, 2)), W).shape == (0,)
-    assert functx.vmap(loop_in_a_branch, (0, None))(np.ones((0, 2)), W).shape == (0,)
+def collatz(n, x):
+    def step(state):
+        n, x = state
+        return lax.cond(n % 2 == 0, lambda n: n // 2, lambda n: 3 * n + 1, n), 2 * x @ W
+
+    return lax.while_loop(lambda state: state[0] != 1, step, (n, x))[1]
+
+
+def updates(n, x):
+    return lax.fori_loop(0, n, lambda i, a: a.at[i].set(a[i] * lax.axis_index("rows")), x)
+
+
+def total_in_a_branch(n, x):
+    total = lax.psum(x, "rows")
+    return lax.cond(total.sum() > 0, lambda: lax.psum(x, "rows"), lambda: x * n)
+
+
+EMPTY_BATCHES = {
+    "branches": lambda n, x: logarithm(x, W) + loop_in_a_branch(x, W),
+    "loops": collatz,
+    "updates": updates,
+    "collectives": total_in_a_branch,
+    "draws": lambda n, x: lax.cond(n > 0, lambda: x + functx.random.rand(2), lambda: x),
+    "solvers": lambda n, x: functx.numpy.linalg.solve(functx.numpy.outer(x, x) + np.eye(2), x),
+}
+
+
+@pytest.mark.parametrize("f", EMPTY_BATCHES.values(), ids=EMPTY_BATCHES.keys())
+def test_a_batch_of_no_elements_has_results_and_derivatives_of_its_shapes(f):
+    def mapped(f):
+        return functx.vmap(f, axis_name="rows", randomness="different")
+
+    def slopes(n, x):
+        return functx.grad(lambda x: f(n, x).sum())(x)
+
+    def shapes(f, size):
+        out = functx.eval_shape(f, np.ones((*size, 2), int)[..., 0], np.ones((*size, 2)))
+        return [leaf.shape for leaf in jax.tree.leaves(out)]
+
+    for g in (f, slopes):
+        element = [shape[1:] for shape in shapes(mapped(g), (3,))]
+        assert shapes(mapped(g), (0,)) == [(0, *each) for each in element]
+        assert shapes(mapped(mapped(g)), (0, 3)) == [(0, 3, *each) for each in element]
+        assert shapes(mapped(mapped(g)), (3, 0)) == [(3, 0, *each) for each in element]
+    assert shapes(functx.grad(lambda n, x: mapped(f)(n, x).sum(), 1), (0,)) == [(0, 2)]
+
+
+def test_a_batch_of_no_elements_keeps_what_does_not_depend_on_it():
+    def f(x, w):
+        sums = lax.psum(x, "rows"), lax.psum(1, "rows")
+        return x * w, w * 2, sums, lax.optimization_barrier((x, w))[1]
+
+    f = functx.vmap(f, (0, None), (0, None, None, None), axis_name="rows")
+    product, double, (total, count), w = f(np.ones((0, 2)), np.ones(3)[0])
+    assert product.shape == (0, 2) and double == 2 and w == 1
+    assert total.tolist() == [0, 0] and count == 0
 
 
 def test_an_array_that_a_branch_returns_changed_and_as_it_was_is_two_arrays():

@@ -68,6 +68,25 @@ def test_norms_of_several_dtypes_are_in_the_widest():
     np.testing.assert_allclose(norms, 3 * np.linalg.norm(x, axis=1), rtol=1e-3)
 
 
+def test_a_batch_of_no_examples_has_gradients_of_zero():
+    def loss(params, tokens, y):
+        rows = params[0].at[0].add(1.0)[tokens]
+        out = conv(rows[:, None], params[1], window_strides=(1,), padding="SAME")
+        return ((out - y) ** 2).sum()
+
+    def conv(x, kernel, **options):
+        numbers = ("NWC", "WIO", "NWC")
+        return lax.conv_general_dilated(x, kernel, dimension_numbers=numbers, **options)
+
+    params = numbers(5, 4), numbers(3, 4, 2)
+    args = params, np.zeros((0, 3), int), numbers(0, 2)
+    gradients = functx.make_ir(functx.per_example_grad(loss))(*args)
+    assert [a.shape for a in gradients.out_avals] == [(0, 5, 4), (0, 3, 4, 2)]
+    summed = functx.make_ir(functx.clipped_sum(loss, 1.0))(*args)
+    for total in interpret_in_numpy(summed, *functx.tree.leaves(args)):
+        assert not total.any()
+
+
 def test_gradients_of_convolutions_are_not_formed_where_windows_are_few():
     clipped = functx.clipped_sum(network_loss, 1.0, as_batches=True)
     rows = functx.tools.products(clipped)(NETWORK, IMAGES, TARGETS).sums

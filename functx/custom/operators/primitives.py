@@ -56,6 +56,8 @@ class VmapInfo(NamedTuple):
 class OperatorCall(DifferentiableCall, abstract=True):
     """A call of an operator with registered rules."""
 
+    may_share_outputs = True
+
     def output_types(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
         key = self, avals
         types: OutputTypes | None = self.operator.output_type_cache.get(key)

@@ -92,6 +92,7 @@ class MaskedOperand(Primitive):
     borrow_active: bool
     # `transpose` is that of the derivative: the value is not masked.
     linear = ()
+    may_share_outputs = True
     rounding = EXACT
     samples = (
         sample(bool_[()], f32[3], values={0: True}, borrow_active=True),
@@ -156,6 +157,7 @@ class AnyActive(Primitive):
     """Whether `mask` holds for any element of a batch; `mask` itself without a batch."""
 
     differentiable = False
+    may_share_outputs = True
     rounding = EXACT
     samples = (sample(bool_[()], values={0: True}),)
 
