@@ -1,8 +1,8 @@
-"""Translations of calls of `jax.custom_jvp` and `jax.custom_vjp` functions, with their rules."""
+"""Calls of JAX functions with rules of users: `jax.custom_jvp`, `jax.custom_vjp`, `jax.custom_vmap`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -14,8 +14,9 @@ from jax.extend.linear_util import WrappedFun
 from jax.interpreters.ad import Zero
 
 from functx import ops
-from functx.core.masks import inexact_mask, scatter_where, select_where
+from functx.core.masks import inexact_mask, scatter_where, select_where, split_list
 from functx.core.program import Program, Var
+from functx.core.rewriting import Record
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace, trace_closed
 from functx.core.tree import TreeDef
@@ -24,6 +25,7 @@ from functx.core.typing import (
     ArrayLike,
     Cotangent,
     Cotangents,
+    Flags,
     Function,
     PyTree,
     Tangent,
@@ -34,15 +36,18 @@ from functx.core.typing import (
 from functx.custom.custom_function import CustomDerivativeCall, CustomFunction
 from functx.custom.custom_jvp import CustomJVP, CustomJVPFunction
 from functx.custom.custom_vjp import CustomVJP, CustomVJPFunction
+from functx.custom.custom_vmap import CustomVmap, CustomVmapFunction, captured_tracers
 from functx.custom.rule_tracing import Activity, LazyRules
 from functx.interop.jaxprs import FunctionKeys, JaxprEqn, jaxpr_key, package_of
 from functx.interop.translation import (
+    DIFFERENTIABLE_FORMS,
     JaxprFunction,
     Translated,
     fix_unmarked,
     register_translation,
     translate_function,
     translate_jaxpr,
+    translated_batch,
     translated_linearization,
 )
 from functx.transforms.argument_names import function_name
@@ -366,6 +371,59 @@ def translate_custom_jvp_call(eqn: JaxprEqn, *args: Value) -> Translated:
 @register_translation("custom_vjp_call", keys=True)
 def translate_custom_vjp_call(eqn: JaxprEqn, *args: Value) -> Translated:
     return bind_custom_call(CustomVJP, JaxVJPRule, eqn, args)
+
+
+@register_translation("custom_vmap_call")
+def translate_custom_vmap_call(eqn: JaxprEqn, *args: Value) -> Translated:
+    """The call of a function whose rule closes over traced values, which may be mapped as well.
+
+    Others stay calls of JAX, with the derivatives of `custom_vmap_of_jax`.
+    """
+    user_rule: Any = getattr(eqn.params["rule"], "rule", None)
+    if not captured_tracers(user_rule):
+        return NotImplemented
+    consts_tree, argument_tree = eqn.params["in_tree"].children()
+    consts, leaves = split_list(args, [consts_tree.num_leaves])
+    body = translate_jaxpr(eqn.params["call"], [aval_of(x) for x in args])
+    custom = CustomVmapFunction(lambda *xs: body([*consts, *xs]))
+
+    def rule(size: int, batched: Sequence[bool], *xs: Value) -> tuple[Values, Flags]:
+        flags = list(argument_tree.unflatten(batched))
+        out, out_batched = user_rule(size, flags, *argument_tree.unflatten(xs))
+        return jax.tree.leaves(out), jax.tree.leaves(out_batched)
+
+    rule.__name__ = function_name(user_rule)
+    custom.def_vmap(rule)
+    return custom(*leaves)
+
+
+def custom_vmap_of_jax(function: JaxprFunction) -> CustomVmap:
+    """The call of a `jax.custom_vmap` function as one of functx, whose derivatives JAX refuses."""
+    (eqn,) = function.jaxpr.eqns
+    translated = translate_jaxpr(eqn.params["call"], function.in_avals)
+    program = trace_closed(
+        lambda *args: translated.call_with_constants(args),
+        function.in_avals,
+        name=translated.program.name,
+    )
+    return CustomVmap(program, JaxVmapRule(function))
+
+
+DIFFERENTIABLE_FORMS["custom_vmap_call"] = custom_vmap_of_jax
+
+
+class JaxVmapRule(Record):
+    """The batching rule of `function`, a call of a `jax.custom_vmap` function."""
+
+    function: JaxprFunction
+
+    def applies_to(self, flags: Flags) -> bool:
+        return any(flags)
+
+    def __call__(self, size: int, flags: Flags, args: Values) -> tuple[list[Value], list[bool]]:
+        dims = tuple([0 if on else None for on in flags])
+        mapped, out_dims = translated_batch(self.function, size, dims)
+        return mapped(args), [d is not None for d in out_dims]
 
 
 def bind_custom_call(

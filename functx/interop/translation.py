@@ -89,6 +89,9 @@ It returns `NotImplemented` for an equation that is left to JAX.
 KEY_AWARE_PRIMITIVES: set[str] = set()
 """The names of primitives whose rules take the words of typed keys."""
 
+DIFFERENTIABLE_FORMS: dict[str, Callable[[JaxprFunction], Primitive]] = {}
+"""By name of the JAX primitive, the operation with the same values that has the derivatives of a call of it."""
+
 _JAX_NAMES = {p.name for p in vars(primitives).values() if isinstance(p, JaxPrimitive)}
 
 
@@ -621,12 +624,24 @@ class JaxCall(Primitive):
         check_operands(self, avals, self.function.in_avals)
         return self.function.out_avals
 
+    @property
+    def differentiable_form(self) -> Primitive | None:
+        """The operation with the same values that has the derivatives; None if those are JAX's."""
+        names = [eqn.primitive.name for eqn in self.function.jaxpr.eqns]
+        if len(names) != 1 or names[0] not in DIFFERENTIABLE_FORMS:
+            return None
+        return DIFFERENTIABLE_FORMS[names[0]](self.function)
+
     def varying_outputs(self, avals: Avals, active: Flags) -> Flags:
+        if (form := self.differentiable_form) is not None:
+            return form.varying_outputs(avals, active)
         translated = translated_linearization if is_linearizing() else translated_jvp
         with reraise_missing_rule(self):
             return translated(self.function, active)[-1]
 
     def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
+        if (form := self.differentiable_form) is not None:
+            return form.jvp(primals, tangents)
         function = self.function
         varying = tuple([t is not None for t in tangents])
         given = [t for t in tangents if t is not None]
@@ -645,6 +660,8 @@ class JaxCall(Primitive):
         return outs[:count], [t if on else None for t, on in pairs]
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
+        if (form := self.differentiable_form) is not None:
+            return form.transpose(cts, *args)
         function = self.function
         linear = linear_mask(args)
         given = tuple([ct is not None for ct in cts])

@@ -245,3 +245,54 @@ def test_rules_with_symbolic_zeros_are_told_what_varies(f):
         return whole(X, X[1])
 
     jax.tree.map(close, slopes(fx), slopes(jax))
+
+
+@jax.custom_batching.custom_vmap
+def rescaled(x, y):
+    return jnp.sin(x) * y * jnp.arange(3.0)
+
+
+@rescaled.def_vmap
+def _(size, in_batched, x, y):
+    x, y = [jnp.atleast_1d(v) for v in (x, y)]
+    return 2 * jnp.sin(x)[:, None] * y[:, None] * jnp.arange(3.0), True
+
+
+def test_functions_of_jax_with_a_batching_rule_have_derivatives_of_every_order():
+    def f(x):
+        return rescaled(x, 2.0).sum()
+
+    def results(x):
+        pairs = fx.vmap(rescaled, (0, None))(x, 2.0).sum()
+        return (
+            pairs,
+            fx.grad(fx.grad(fx.grad(f)))(x[0]),
+            fx.vmap(fx.grad(f))(x),
+            fx.hessian(f)(x[0]),
+        )
+
+    xs = onp.array([0.3, 0.7], "float32")
+    with pytest.raises(ValueError, match="Linearization failed"):
+        jax.grad(f)(0.3)
+    pairs, third, slopes, second = fx.jit(results)(xs)
+    onp.testing.assert_allclose(pairs, jax.vmap(rescaled, (0, None))(xs, 2.0).sum(), rtol=1e-5)
+    onp.testing.assert_allclose(third, -6 * onp.cos(0.3), rtol=1e-5)
+    onp.testing.assert_allclose(second, -6 * onp.sin(0.3), rtol=1e-5)
+    onp.testing.assert_allclose(slopes, 12 * onp.cos(xs), rtol=1e-5)
+
+
+def test_a_batching_rule_of_jax_may_close_over_values_that_are_mapped_too():
+    def f(w, x):
+        @jax.custom_batching.custom_vmap
+        def scaled(d):
+            return d["x"] * w, jnp.ones(())
+
+        @scaled.def_vmap
+        def _(size, in_batched, d):
+            return (3 * d["x"] * w, jnp.ones(())), (in_batched[0]["x"], False)
+
+        return scaled({"x": x})[0]
+
+    xs = onp.array([0.3, 0.7], "float32")
+    results = fx.jit(lambda w: (fx.vmap(f, (None, 0))(w, xs), fx.vmap(fx.grad(f))(xs, xs)))
+    onp.testing.assert_allclose(results(2.0), [6 * xs, 3 * xs], rtol=1e-6)

@@ -68,8 +68,8 @@ def test_a_batch_of_no_elements_has_results_of_the_types_of_one_of_three():
         given = cls.samples[number]
         if given.across:
             continue
-        program = trace_closed(lambda *xs, p=cls(**given.params): as_list(p, p(*xs)), given.avals)
-        count = len(given.avals)
+        primitive, count = cls(**given.params), len(given.avals)
+        program = trace_closed(lambda *xs, p=primitive: as_list(p, p(*xs)), given.avals)
         masks = {(True,) * count, *[tuple([i == j for i in range(count)]) for j in range(count)]}
         for mask in masks - {(False,) * count}:
             dims = tuple([0 if on else None for on in mask])
