@@ -195,6 +195,12 @@ class Primitive(metaclass=_PrimitiveType):
     multiple_results: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     """False: all derivatives are zero."""
+    has_finite_derivative: ClassVar[bool] = False
+    """Whether derivatives are finite wherever the operands and the output are.
+
+    `passes/loop_rerolling.py` reads it: a loop of such operations gets no masks. If it is True by
+    mistake, gradients are nan where a later selection drops a result.
+    """
     effects: ClassVar[Effects] = NO_EFFECTS
     """The side effects of an equation; an equation with effects stays when its outputs are unused.
 

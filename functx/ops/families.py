@@ -30,12 +30,6 @@ class Elementwise(Primitive, abstract=True):
     """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
     linear: ClassVar[tuple[int, ...]] = ()
     """The operands in which the operation is linear while the others are fixed."""
-    has_finite_derivative: ClassVar[bool] = False
-    """Whether derivatives are finite wherever the operands and the output are.
-
-    `passes/loop_rerolling.py` reads it: a loop of such operations gets no masks. If it is True by
-    mistake, gradients are nan where a later selection drops a result.
-    """
 
     @rule
     def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:

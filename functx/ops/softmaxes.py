@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
@@ -33,6 +35,7 @@ class LogSumExp(Reduction):
     """
 
     accepts = "f"
+    has_finite_derivative = True
     rounding = Rounding(is_absolute=True)
     samples = (
         sample(f32[3, 4], axes=(0,)),
@@ -84,16 +87,18 @@ class LogSumExp(Reduction):
         return (cast_like(ops.mul(self.broadcast_back(upcast_half(ct), x), weights), x),)
 
     def exponentials(self, x: Value) -> tuple[Value, Value, Value]:
-        """exp(x - largest), its sum, and the largest element, or 0 if that is -inf."""
+        """exp(x - largest), its sum, and the largest element."""
         largest = ops.stop_gradient(ops.reduce_max(x, self.axes))
-        largest = ops.select(ops.eq(largest, -INFINITY), 0, largest)
         powers = self.powers(x, largest)
         return powers, ops.reduce_sum(powers, self.axes), largest
 
     def powers(self, x: Value, largest: Value) -> Value:
-        """exp(x - largest); if there are infinite elements, they give 1 each and the others 0."""
-        powers = ops.exp(ops.sub(x, self.broadcast_back(largest, x)))
-        return ops.select(ops.eq(x, INFINITY), 1.0, powers)
+        """exp(x - largest); if there are infinite elements, they outweigh all others alike."""
+        greatest = float(np.finfo(x.dtype).max)
+        shift = ops.clamp(-greatest, largest, greatest)
+        powers = ops.exp(ops.sub(x, self.broadcast_back(shift, x)))
+        # Others are at most 1, so that none ties. A selection would take XLA longer.
+        return ops.min(powers, 1e30)
 
     def derivative_weights(self, x: Value) -> Value:
         # Its subexpressions are those of the output; XLA computes them once.
@@ -105,6 +110,7 @@ class SoftmaxLike(Primitive, abstract=True):
 
     axes: tuple[int, ...]
     accepts: ClassVar[str] = "f"
+    has_finite_derivative = True
     samples: ClassVar[tuple[Sample, ...]] = (
         sample(f32[3, 4], axes=(1,)),
         sample(f32[2, 3, 4], axes=(0, 2)),

@@ -37,13 +37,13 @@ def _has_finite_derivative(eqn: Equation) -> bool:
     primitive = eqn.primitive
     if not primitive.differentiable or isinstance(primitive, _LINEAR_OPS):
         return True
+    if primitive.has_finite_derivative:
+        return True
     if type(primitive) is Call:
         return all(
             [cached_rewrite(has_finite_derivatives, nested) for nested in subprograms(primitive)]
         )
-    if not isinstance(primitive, Elementwise):
-        return False
-    return primitive.has_finite_derivative or all(
+    return isinstance(primitive, Elementwise) and all(
         [
             primitive.preserves_zero(i, *eqn.inputs)
             for i, atom in enumerate(eqn.inputs)

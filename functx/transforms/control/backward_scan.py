@@ -23,6 +23,8 @@ from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
 from functx.transforms.dce import ZeroPropagation, is_zero_array, loop_invariant_variables, with_io
 
+_SCALINGS = ops.Mul, ops.Div, ops.Neg
+
 Accumulation = tuple[Callable[..., Any], Sequence[Atom]]
 """A function that adds a term to a sum, and the operands that it takes after the sum."""
 
@@ -307,12 +309,27 @@ class ReductionPlan:
         size = sum([eqn.inputs[i].aval.size for i in varying if not self.is_zero(eqn.inputs[i])])
         if size > atom.aval.size and not all(self.is_stacked(eqn.inputs[i]) for i in varying):
             return None
+        is_scaling = type(eqn.primitive) in _SCALINGS and size == atom.aval.size
+        if is_scaling and self.is_accumulated_whole(eqn.inputs[varying[0]]):
+            return None
         return LinearImageOfSums(
             eqn,
             tuple(
                 [self.reduction_of(a) if i in varying else None for i, a in enumerate(eqn.inputs)]
             ),
         )
+
+    def is_accumulated_whole(self, atom: Atom) -> bool:
+        """Whether the sum of `atom` is one that the loop accumulates, of terms as large as it.
+
+        Then terms that are scaled are added before the scaling, in sums of their own, in vain.
+        """
+        if atom in self.reductions or type(self.reduction_of(atom)) is not AccumulatedSum:
+            return False
+        if any([self.accumulation_of(term)[0] is not ops.add for term in self.sums[-1]]):
+            return False
+        del self.reductions[atom], self.sums[-1], self.sum_avals[-1]
+        return True
 
     def is_stacked(self, atom: Atom) -> bool:
         """Whether the rows of `atom` exist after the loop in any case."""
@@ -339,10 +356,7 @@ class ReductionPlan:
         if type(primitive) is ops.DotGeneral:
             return varying if len(varying) == 1 else []
         # Without its factor, a sum of float16 may overflow.
-        if (
-            type(primitive) in (ops.Mul, ops.Div, ops.Neg)
-            and eqn.outputs[0].aval.dtype != np.float16
-        ):
+        if type(primitive) in _SCALINGS and eqn.outputs[0].aval.dtype != np.float16:
             return varying if len(varying) == 1 and varying[0] in primitive.linear else []
         return []
 

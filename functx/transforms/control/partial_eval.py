@@ -29,6 +29,7 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Avals, Value
 from functx.transforms.dce import (
+    MUST_STAY,
     RemoveEffects,
     UniqueEquations,
     fixed_point,
@@ -95,13 +96,15 @@ class LoopPartialEval(PartialEval[Program]):
 class PartialEvalScan(Rewrite[LoopPartialEval]):
     """Partially evaluates the body of a scan by `rewrite`.
 
-    The known program takes `consts` and `carries`, and has `outputs` before the residuals.
+    The known program takes `consts` and `carries`, and has `outputs` before the residuals. The unknown
+    one computes again what the known one does, unless its residuals take at most `most_saved` bytes.
     """
 
     rewrite: Split[tuple[Program, Program]]
     consts: int
     carries: int
     outputs: int
+    most_saved: int = 0
 
     def __call__(self, program: Program) -> LoopPartialEval:
         known, unknown = cached_rewrite(self.rewrite, program)
@@ -111,7 +114,12 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
         unchanged = [v for v in carry if carry_after[v] is v]
         fixed = loop_invariant_variables(known, {*known.inputs[: self.consts], *unchanged})
         known, unknown = merge_equal_residuals(known, unknown, count)
-        known, unknown = recompute_cheap_residuals(known, unknown, count, fixed | set(xs))
+        free = fixed | {*xs, *known.outputs[:count]}
+        splits = save_expensive_values(known, unknown, count), (known, unknown)
+        for known, unknown in splits if self.most_saved else splits[1:]:
+            known, unknown = recompute_cheap_residuals(known, unknown, count, free)
+            if sum(map(_bytes, {*known.outputs[count:]} - free)) <= self.most_saved:
+                break
         invariant, unknown, saved = hoist_invariant_residuals(known, unknown, count, n, fixed)
         ys: list[Atom] = list(known.outputs[self.carries : count])
         ys += [a for a in saved if not (a in xs or a in carry_after or a in ys)]
@@ -197,6 +205,44 @@ def merge_equal_residuals(known: Program, unknown: Program, count: int) -> tuple
     )
 
 
+def save_expensive_values(known: Program, unknown: Program, count: int) -> tuple[Program, Program]:
+    """The programs with residuals for what `unknown` would compute as `known` does.
+
+    The residuals are the outputs of `known` after the first `count`. XLA merges equal operations of
+    one computation, but not of two loops. Cheap ones alone are left.
+    """
+    lead = len(unknown.inputs) - (len(known.outputs) - count)
+    unique = UniqueEquations()
+    for eqn in known:
+        unique.add(unique.on_substitutes(eqn))
+    residuals = [unique.read(atom) for atom in known.outputs[count:]]
+    value_of: dict[Atom, Atom] = dict(zip(unknown.inputs[lead:], residuals, strict=True))
+    merged: set[Equation] = set()
+    for eqn in unknown:
+        equal = unique.first.get((eqn.primitive, *[value_of.get(a, a) for a in eqn.inputs]))
+        if equal is not None and is_same_value(eqn, equal):
+            merged.add(eqn)
+            value_of.update(zip(eqn.outputs, equal.outputs, strict=True))
+    if all([type(eqn.primitive) in _CHEAP_OPS for eqn in merged]):
+        return known, unknown
+    equations = [eqn for eqn in unknown if eqn not in merged]
+    used = used_variables(equations, unknown.outputs)
+    saved = {v: atom for v, atom in value_of.items() if v in used}
+    known = with_io(known, known.inputs, [*known.outputs[:count], *saved.values()])
+    unknown = Program(unknown.name, [*unknown.inputs[:lead], *saved], equations, unknown.outputs)
+    return merge_equal_residuals(known, unknown, count)
+
+
+def is_same_value(eqn: Equation, equal: Equation) -> bool:
+    """Whether `eqn` computes the value of an equation with the same primitive and operands."""
+    return (
+        any([type(a) is Var for a in eqn.inputs])
+        and not eqn.primitive.no_cse
+        and eqn.part not in MUST_STAY
+        and all([a.aval is b.aval for a, b in zip(eqn.outputs, equal.outputs, strict=True)])
+    )
+
+
 def recompute_cheap_residuals(
     known: Program, unknown: Program, count: int, free: set[Atom]
 ) -> tuple[Program, Program]:
@@ -208,7 +254,7 @@ def recompute_cheap_residuals(
     """
     saved = known.outputs[count:]
     lead = len(unknown.inputs) - len(saved)
-    producers, free = known.def_use.producers, free | {*known.outputs[:count]}
+    producers = known.def_use.producers
     kept: dict[Atom, None] = {}
     recomputed: dict[Equation, None] = {}
     position = {v: i for i, v in enumerate(producers)}

@@ -12,6 +12,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
+from functx.core.config import memory_plan
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.index_sets import DependentOperand, stack_rows
 from functx.core.masks import (
@@ -84,6 +85,13 @@ from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
     from functx.transforms.sparsity import SparsityAnalysis
+
+
+_MOST_SAVED_BYTES = 1 << 23
+"""The most bytes of residuals that a loop keeps in order to compute nothing twice.
+
+More than the caches of a processor hold takes longer to write and read than to compute again.
+"""
 
 
 def _sample_step() -> Program:
@@ -253,7 +261,8 @@ class Scan(HasPrograms):
     def partial_eval(self, rewrite: Split[tuple[Program, Program]]) -> LoopPartialEval:
         """The body split by `rewrite` into a known and an unknown program."""
         count = len(self.program.outputs)
-        split = PartialEvalScan(rewrite, self.consts, self.carries, count)
+        most_saved = 0 if memory_plan() != "off" else _MOST_SAVED_BYTES // max(self.length, 1)
+        split = PartialEvalScan(rewrite, self.consts, self.carries, count, most_saved)
         return cached_rewrite(split, self.program)
 
     def run_known(
