@@ -176,6 +176,15 @@ def gradient(name, steps):
     return functx.grad(loss, tuple(range(len(args)))), args
 
 
+@program(normal(5, 4))
+def transport_by_logsumexp(steps, cost):
+    f, g = fnp.zeros(5), fnp.zeros(4)
+    for _ in range(steps):
+        f = -functx.nn.logsumexp(g - cost / 0.3, 1)
+        g = -functx.nn.logsumexp(f[:, None] - cost / 0.3, 0)
+    return f
+
+
 @pytest.fixture(autouse=True)
 def switched_by_the_test_alone():
     with functx.config.set(outline="never", memory="off"):
@@ -197,3 +206,11 @@ def test_the_gradient_of_a_rolled_loop_is_that_of_the_flat_program(name):
     flat = functx.jit(f, outline="never")(*args)
     rolled = functx.jit(f, outline="always")(*args)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=1e-6), rolled, flat)
+
+
+def test_a_loop_of_operations_with_finite_derivatives_is_one_before_it_is_differentiated():
+    f, args = gradient("transport_by_logsumexp", 12)
+    with functx.config.set(outline="always"):
+        program = functx.make_ir(f)(*args)
+    loops = [eqn.primitive for eqn in program if eqn.primitive.name == "scan"]
+    assert [loop.reverse for loop in loops] == [False, True], program

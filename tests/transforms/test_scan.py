@@ -327,6 +327,37 @@ def test_what_does_not_depend_on_the_step_is_computed_once():
     assert "exp" not in {eqn.primitive.name for eqn in backwards.primitive.program}
 
 
+@pytest.mark.usefixtures("all_kept")
+def test_what_the_derivative_needs_of_each_step_is_kept_while_that_is_small():
+    def backward(length):
+        def step(c, _):
+            return functx.nn.logsumexp(c + M, 0), None
+
+        f = functx.grad(lambda c: lax.scan(step, c, None, length=length)[0].sum())
+        forwards, backwards = loops(f, M[0])
+        return stacked(forwards), {eqn.primitive.name for eqn in backwards.primitive.program}
+
+    kept, computed = backward(5)
+    assert "f32[3,3]" in kept and "exp" not in computed
+    kept, computed = backward(1 << 20)
+    assert "f32[3,3]" not in kept and "exp" in computed
+
+
+@pytest.mark.usefixtures("all_kept")
+def test_scaled_terms_of_a_step_are_added_to_one_sum():
+    def f(w, c):
+        step = lambda c, _: (fnp.sin(w / 3 * c).sum() - fnp.cos(w * c).sum() * 0.1, None)  # noqa: E731
+        return lax.scan(step, c, length=4)[0]
+
+    w, c = M * 0.3, np.float32(0.5)
+    _, backwards = loops(functx.grad(f), w, c)
+    assert carried(backwards) == ["f32[3,3]", "f32[]"]
+    slopes = [
+        (f(w + e, c) - f(w - e, c)) / 2e-2 for e in 1e-2 * np.eye(9, dtype="f").reshape(9, 3, 3)
+    ]
+    np.testing.assert_allclose(functx.grad(f)(w, c).ravel(), slopes, atol=2e-3)
+
+
 def test_rows_of_operands_are_not_stacked_again():
     f = lambda h, xs: lax.scan(lambda h, x: (h * x, None), h, xs)[0].sum()  # noqa: E731
     (backwards,) = loops(functx.grad(f), M[0], M)

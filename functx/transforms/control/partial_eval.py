@@ -227,7 +227,7 @@ def save_expensive_values(known: Program, unknown: Program, count: int) -> tuple
         return known, unknown
     equations = [eqn for eqn in unknown if eqn not in merged]
     used = used_variables(equations, unknown.outputs)
-    saved = {v: atom for v, atom in value_of.items() if v in used}
+    saved = {v: atom for v, atom in value_of.items() if type(v) is Var and v in used}
     known = with_io(known, known.inputs, [*known.outputs[:count], *saved.values()])
     unknown = Program(unknown.name, [*unknown.inputs[:lead], *saved], equations, unknown.outputs)
     return merge_equal_residuals(known, unknown, count)
