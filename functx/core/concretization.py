@@ -162,7 +162,7 @@ class UnknownValues:
             source = builder.captured_value(atom)
             found = source is None
             if type(source) is Tracer:
-                found = UnknownValues().has(*functionalized_atom(source.builder, source.atom))
+                found = type(self)().has(*functionalized_atom(source.builder, source.atom))
             self.found[atom] = found
         return found
 

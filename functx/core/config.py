@@ -216,8 +216,8 @@ class Config:
       ("auto"), wherever possible ("always"), or not ("never").
     - `simplify`: whether programs are simplified before they are compiled: where it pays ("auto"), in
       every way ("always"), or not ("never").
-    - `recognize_laplacians`: whether the trace of what `hessian` returns, in a traced function, is
-      computed as a Laplacian, without the Hessian.
+    - `recognize_laplacians`: whether the trace of what `hessian` returns, and sums of v · H v by loops, in
+      a traced function, are computed as Laplacians, without the Hessian.
     - `stable_formulas`: whether formulas that overflow or cancel, such as `log(1 + exp(x))`, are computed
       and differentiated by stable ones.
     - `verify`: whether `functx.testing.verify` checks each new program on its first arguments, before

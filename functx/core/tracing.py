@@ -73,8 +73,11 @@ class Recognizer(Protocol):
     ) -> tuple[list[Equation], list[Atom]]:
         """The equations and outputs to finish the program with."""
 
-    def note_forms(self, program: Program) -> None:
-        """Called with the finished program."""
+    def emit_totals(self) -> None:
+        """Called when the last equation is appended; may add others."""
+
+    def note_rows(self, program: Program, outputs: Sequence[Atom]) -> None:
+        """Called with the finished program, and its outputs before `replace_sums`."""
 
 
 class Builder:
@@ -325,7 +328,9 @@ class Builder:
 
     def finish(self, outputs: Sequence[ArrayLike], **names: Any) -> tuple[Program, list[Any]]:
         """The program with these outputs, and the captured values, which its last inputs stand for."""
-        atoms = [self.atom(x) for x in outputs]
+        traced_outputs = atoms = [self.atom(x) for x in outputs]
+        if self.recognizer is not None:
+            self.recognizer.emit_totals()
         if self.gradient_stop is not None:
             self.gradient_stop.apply()
         captured = list(self.captures.values())
@@ -338,7 +343,7 @@ class Builder:
         program = Program(self.name, inputs, dce_equations(equations, atoms), atoms, **names)
         program.in_names = self.in_names
         if self.recognizer is not None:
-            self.recognizer.note_forms(program)
+            self.recognizer.note_rows(program, traced_outputs)
         self.is_open = False
         if program_checks.enabled:
             from functx.core.checking import check_program

@@ -13,53 +13,40 @@ from typing import NamedTuple
 
 from functx import ops
 from functx.core import tree
+from functx.core.concretization import is_concrete_literal
 from functx.core.config import config
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
-from functx.core.rewriting import apply
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder
-from functx.core.types import Shape, ShapedArray, is_complex, is_inexact
+from functx.core.types import Shape, is_complex, is_inexact
 from functx.core.typing import ArrayLike, Dim, Function, PyTree, Value
 from functx.ops.views import AsStrided
 from functx.transforms.argument_names import wrap_transform
-from functx.transforms.coefficients import Curves
-from functx.transforms.collapsed_jet import CollapsedJet
 from functx.transforms.grad import DifferentiatedFunction
-
-
-class DifferentiatedArray(NamedTuple):
-    """A function of one array, as a program with one output, and its operands in a trace."""
-
-    program: Program
-    operands: Sequence[ArrayLike]
-    active: tuple[bool, ...]
-
-    @property
-    def argument(self) -> ShapedArray:
-        """The type of the array."""
-        return self.program.in_avals[self.active.index(True)]
-
-    def sum_of_second_derivatives(self, directions: Value | None) -> Value:
-        """The sum of the second derivatives along the rows of `directions`, or along all coordinates."""
-        count = self.argument.size if directions is None else directions.shape[0]
-        rewrite = CollapsedJet(self.active, Curves(2, count), 2, along_basis=directions is None)
-        rows = [] if directions is None else [directions]
-        return ops.mul(apply(rewrite, self.program, [*self.operands, *rows])[1], 2.0)
+from functx.transforms.second_derivatives import (
+    DifferentiatedArray,
+    Direction,
+    RowTerm,
+    SecondDerivatives,
+    VaryingValues,
+)
+from functx.transforms.tracing_api import has_aval
 
 
 class Known(NamedTuple):
     """A value that holds second derivatives of `fun`, found by operations on the variable `source`.
 
     `kind` is "hessian" or "diagonal", with elements in the order of the output and then of the coordinates;
-    "product" for H v, and "factors" for its product with v = `tangent`, elementwise; or "forms", the
-    v · H v of the rows of `tangent`.
+    "product" for H v, and "factors" for its product with v = `tangent`, elementwise; "element" for one
+    element of H v, that of `coordinate`; or "forms", the v · H v of the rows of `tangent`, or elements.
     """
 
     fun: DifferentiatedArray
     source: Var
     kind: str
     tangent: Atom | None = None
+    coordinate: Atom | int | None = None
 
     @property
     def out_shape(self) -> Shape:
@@ -69,6 +56,8 @@ class Known(NamedTuple):
         """The kind of the output of an operation on it, `x`; "sum" for a sum of second derivatives."""
         n, shape = self.fun.argument.size, x.aval.shape
         if isinstance(primitive, ops.Reshape):
+            if self.kind == "element":
+                return "sum"
             return self.kind if self.kind in ("hessian", "diagonal") else None
         if isinstance(primitive, ops.ReduceSum):
             lead = len(self.out_shape)
@@ -79,6 +68,8 @@ class Known(NamedTuple):
             }
             return "sum" if summed.get(self.kind) == (tuple(primitive.axes), shape) else None
         if self.kind == "product":
+            if element_read(primitive, inputs, shape) is not None:
+                return "element"
             with_tangent = (
                 len(inputs) == 2 and self.tangent in inputs and inputs[0] is not inputs[1]
             )
@@ -91,6 +82,16 @@ class Known(NamedTuple):
         if self.kind == "hessian" and n and takes_diagonal(primitive, shape, (*self.out_shape, n)):
             return "diagonal"
         return None
+
+
+def element_read(primitive: Primitive, inputs: Sequence[Atom], shape: Shape) -> Atom | int | None:
+    """The position of the element that an operation reads of a vector of this shape; None for no such."""
+    if len(shape) == 1 and isinstance(primitive, ops.DynamicSlice) and primitive.sizes == (1,):
+        return inputs[1]
+    if len(shape) == 1 and isinstance(primitive, ops.Slice):
+        (start,), (limit,) = primitive.start, primitive.limit
+        return start if limit == start + 1 else None
+    return None
 
 
 def takes_diagonal(primitive: Primitive, shape: Shape, diagonal: Shape) -> bool:
@@ -113,38 +114,94 @@ class LaplacianRecognizer:
     def __init__(self, builder: Builder):
         self.builder = builder
         self.known: dict[Atom, Known] = {}
-        self.sums: dict[Atom, tuple[Atom, Known]] = {}
+        self.terms: dict[Atom, SecondDerivatives] = {}
+        self.joined: set[Atom] = set()
+        """The sums that are parts of others."""
+        self.accumulated: dict[Atom, tuple[Atom, SecondDerivatives]] = {}
+        """The values that are another value plus a sum."""
+        self.totals: dict[Atom, tuple[Atom, SecondDerivatives]] = {}
+        """The sums with the results of the jets that compute them."""
 
     def follow(self, primitive: Primitive, inputs: Sequence[Atom], out: Tracer) -> None:
         """Called with each operation that is appended."""
         # After a write, an operand may have another value than when the derivative was taken.
+        if self.builder.writes:
+            return
+        if isinstance(primitive, ops.Add) and any(a in self.terms for a in inputs):
+            self.add(inputs, out)
+            return
+        if primitive.is_copy and inputs[0] in self.terms:
+            self.terms[out.atom] = self.terms[inputs[0]]
         x = next((a for a in inputs if a in self.known), None)
-        if x is None or self.builder.writes:
+        if x is None:
             return
         known = self.known[x]
+        if primitive.is_copy:
+            self.known[out.atom] = known
+            return
         kind = known.after(primitive, inputs, x)
-        if kind == "sum":
-            total = self.builder.atom(
-                ops.convert_element_type(self.second_derivatives(known), out.dtype, out.weak_type)
+        if kind == "sum" and (known.kind != "element" or not out.shape):
+            direction = None
+            if known.tangent is not None:
+                direction = Direction(known.tangent, known.kind == "forms", known.coordinate)
+            directions = None if direction is None else (direction,)
+            self.terms[out.atom] = SecondDerivatives(
+                known.fun, frozenset([known.source]), directions
             )
-            self.sums[out.atom] = total, known
-        elif kind is not None:
+        elif kind == "element":
+            at = element_read(primitive, inputs, x.aval.shape)
+            self.known[out.atom] = known._replace(kind=kind, coordinate=at)
+        elif kind not in (None, "sum"):
             self.known[out.atom] = known._replace(kind=kind)
 
-    def second_derivatives(self, known: Known) -> Value:
-        """The sum of second derivatives that a value stands for."""
-        fun = known.fun
-        if known.tangent is None:
-            return fun.sum_of_second_derivatives(None)
-        tangent = Tracer(known.tangent, self.builder)
-        rows = tangent if known.kind == "forms" else ops.expand_dims(tangent, 0)
-        return fun.sum_of_second_derivatives(rows)
+    def add(self, inputs: Sequence[Atom], out: Tracer) -> None:
+        """Follow an addition of which an operand is a sum."""
+        x, other = inputs if inputs[0] in self.terms else reversed(inputs)
+        term, added = self.terms[x], self.terms.get(other)
+        if added is not None:
+            total = term.joined(added, self.builder)
+        else:
+            is_zero = is_concrete_literal(other) and other.value == 0  # type: ignore[union-attr]
+            total = term if is_zero and out.shape == x.aval.shape else None
+        if total is None:
+            self.accumulated[out.atom] = other, term
+        else:
+            self.terms[out.atom] = total
+            self.joined.update(inputs)
+
+    def emit_totals(self) -> None:
+        """Compute each sum by a jet, right after its operands and the sum as it is computed now."""
+        builder = self.builder
+        if builder.writes or not self.terms:
+            return
+        varying, outer = VaryingValues(), builder.source
+        count = len(builder.equations)
+        producer: dict[Atom, int] = {
+            v: i for i, eqn in enumerate(builder.equations) for v in eqn.outputs
+        }
+        inserted: dict[int, list[Equation]] = {}
+        for atom, term in list(self.terms.items()):
+            if atom in self.joined or atom not in producer:
+                continue
+            position = max(producer.get(a, 0) for a in (atom, *term.operands()))
+            start = len(builder.equations)
+            builder.source = builder.equations[producer[atom]].source
+            total = term.total(builder, varying)
+            if total is not None:
+                aval = atom.aval
+                total = ops.convert_element_type(total, aval.dtype, aval.weak_type)
+                self.totals[atom] = builder.atom(total), term
+            inserted.setdefault(position, []).extend(builder.equations[start:])
+        builder.source = outer
+        equations = builder.equations[:count]
+        in_order = [e for i, eqn in enumerate(equations) for e in (eqn, *inserted.get(i, ()))]
+        builder.replace_equations(0, in_order)
 
     def replace_sums(
         self, equations: list[Equation], outputs: list[Atom]
     ) -> tuple[list[Equation], list[Atom]]:
         """The program with the sums replaced whose Hessian or product nothing else needs."""
-        sums = {a: found for a, found in self.sums.items() if not self.builder.writes}
+        sums = dict(self.totals)
         while sums:
             substitutes = {a: total for a, (total, _) in sums.items()}
             replaced = [
@@ -152,52 +209,63 @@ class LaplacianRecognizer:
             ]
             outs = [substitutes.get(a, a) for a in outputs]
             needed = {v for eqn in dce_equations(replaced, outs) for v in eqn.outputs}
-            kept = {a: found for a, found in sums.items() if found[1].source not in needed}
+            kept = {a: found for a, found in sums.items() if not found[1].sources & needed}
             if len(kept) == len(sums):
-                self.sums = sums
                 return replaced, outs
             sums = kept
-        self.sums = {}
         return equations, outputs
 
-    def note_forms(self, program: Program) -> None:
-        """Note which outputs of the finished `program` are v · H v, for `vmap` over v."""
-        position: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
-        forms: dict[int, tuple[DifferentiatedArray, list[int], int]] = {}
-        totals = dict(self.sums.values())
-        for i, atom in enumerate(program.outputs):
-            known = totals.get(atom)
-            if known is None or known.tangent is None or known.kind == "forms":
-                continue
-            operands = [position.get(self.builder.atom(x)) for x in known.fun.operands]
-            row = position.get(known.tangent)
-            if row is not None and all(n is not None for n in operands):
-                fun = known.fun._replace(operands=())
-                forms[i] = fun, [n for n in operands if n is not None], row
-        if forms:
-            program.memo["batched_forms"] = BatchedForms(forms)
+    def note_rows(self, program: Program, outputs: Sequence[Atom]) -> None:
+        """Note which `outputs` of the finished `program` are second derivatives, for loops and `vmap`."""
+        if self.builder.writes:
+            return
+        noted = {}
+        for i, atom in enumerate(outputs):
+            carry, term = self.accumulated.get(atom, (None, self.terms.get(atom)))
+            found = term and RowTerm.of(term, program, carry, self.builder)
+            if found is not None:
+                noted[i] = found
+        if noted:
+            program.memo["row_terms"] = RowTerms(noted)
 
 
-class BatchedForms:
-    """The outputs of a program that are v · H v: the function, and its operands and v among the inputs."""
+class RowTerms:
+    """The outputs of a program that are second derivatives, by position; its memo holds them."""
 
-    def __init__(self, forms: Mapping[int, tuple[DifferentiatedArray, list[int], int]]):
-        self.forms = forms
+    def __init__(self, terms: Mapping[int, RowTerm]):
+        self.terms = terms
 
-    def note_batch(
-        self, operands: Sequence[ArrayLike], dims: Sequence[Dim], outs: Sequence[Value]
+    def note(
+        self,
+        args: Sequence[ArrayLike],
+        dims: Sequence[Dim],
+        outs: Sequence[Value],
+        num_carries: int = 0,
     ) -> None:
-        """Note which `outs` of `vmap` of the program hold the v · H v of the rows of an array."""
+        """Note which `outs` of `vmap` or a loop of the program are second derivatives by row, or their sums.
+
+        `args` are its inputs, with rows along `dims`. The first `num_carries` are the carries of a loop at its
+        start; a sum in carry k is output k.
+        """
         builder = recognizing_builder()
-        for i, (fun, positions, row) in self.forms.items():
+        if builder is None:
+            return
+        differing = [i < num_carries for i in range(len(args))]
+        for i, term in self.terms.items():
             out = outs[i]
-            if builder is None or type(out) is not Tracer or type(out.atom) is not Var:
-                return
-            if dims[row] != 0 or any(dims[n] is not None for n in positions):
+            if type(out) is not Tracer or type(out.atom) is not Var:
                 continue
-            shared = fun._replace(operands=[operands[n] for n in positions])
-            known = Known(shared, out.atom, "forms", builder.atom(operands[row]))
-            recognizer_of(builder).known[out.atom] = known
+            if term.carry != (i if i < num_carries else None):
+                continue
+            if (found := term.rows(builder, args, dims, differing)) is None:
+                continue
+            fun, direction = found
+            recognizer = recognizer_of(builder)
+            if term.carry is None:
+                recognizer.known[out.atom] = Known(fun, out.atom, "forms", *direction[::2])
+            else:
+                start, source = builder.atom(args[i]), frozenset([out.atom])
+                recognizer.terms[out.atom] = SecondDerivatives(fun, source, (direction,), start)
 
 
 def computed_part(builder: Builder, x: Var) -> Var:
@@ -239,7 +307,7 @@ def with_recognized_trace(hessian_of: Function, fun: Function, argnums: object) 
 
 def note_product(fun: Function, primals: Sequence[PyTree], tangents: PyTree, out: PyTree) -> None:
     """Note that `out`, a tuple, is the Hessian of `fun` of one array times a vector."""
-    if len(primals) == 1 and type(out) is tuple and type(tangents[0]) is Tracer:
+    if len(primals) == 1 and type(out) is tuple and has_aval(tangents[0]):
         note(fun, 0, tuple(primals), {}, out[0], lambda _, x: x, tangents[0])
 
 
@@ -250,7 +318,7 @@ def note(
     kwargs: dict[str, PyTree],
     result: PyTree,
     shape: Callable[[Shape, Shape], Shape],
-    tangent: Tracer | None = None,
+    tangent: Value | None = None,
 ) -> None:
     """Note what `result` is, if `fun` takes one real array to one array and does nothing else."""
     builder = recognizing_builder()
@@ -269,13 +337,17 @@ def note(
     )
     call = differentiated.trace(args, kwargs)
     program = call.traced.program
-    if call.traced.written or program.draws or program.effects or len(program.outputs) != 1:
+    if call.traced.written or program.draws or program.effects or program.named_axes:
+        return
+    if len(program.outputs) != 1:
         return
     found = DifferentiatedArray(program, call.operands, call.active)
     out, x = program.out_avals[0], aval_of(args[argnum])
     if not is_real(out.dtype) or result.shape != shape(out.shape, x.shape):
         return
     at = None if tangent is None else builder.atom(tangent)
+    if at is not None and (at.aval.shape, at.aval.dtype) != (x.shape, x.dtype):
+        return
     kind = "hessian" if tangent is None else "product"
     known = Known(found, computed_part(builder, result.atom), kind, at)
     recognizer_of(builder).known[result.atom] = known

@@ -349,8 +349,8 @@ def vmap(
             batch = ChunkedBatch(size, in_dims, out_dims, chunk_size, names=names)
         try:
             outs = apply(batch, traced.program, operands)
-            if forms := traced.program.memo.get("batched_forms"):
-                forms.note_batch(operands, in_dims, outs)
+            if terms := traced.program.memo.get("row_terms"):
+                terms.note(operands, in_dims, outs)
             outs = traced.finish_call(operands, outs)
         except BatchedOutputError as error:
             raise _batched_output_error(error.args[0], traced, shared, fun) from None

@@ -1,5 +1,6 @@
 """`laplacian` and other differential operators."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -187,6 +188,73 @@ def test_sums_of_second_derivatives_are_recognized_unless_the_hessian_is_needed(
         assert (program == plain) == (name in others), name
         found, expected = (interpret_in_numpy(p, x) for p in (program, plain))
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
+
+
+def test_loops_that_sum_elements_of_products_are_laplacians():
+    weights = np.cos(np.arange(12.0, dtype="f")).reshape(3, 4)
+    x, constant = X.astype("f"), np.eye(3, dtype="f")
+
+    def product(x, v):
+        return functx.hvp(lambda x: fnp.tanh(x @ weights).sum() ** 2, (x,), (v,))[0]
+
+    def element(x, i, j=None):
+        return product(x, functx.nn.one_hot(i, 3))[i if j is None else j]
+
+    def loop(step, start=0.0, count=3):
+        return lambda x: lax.fori_loop(0, count, lambda i, s: step(x, i, s), start)
+
+    def form(x, v):
+        return fnp.vdot(v, product(x, v))
+
+    def written(x):
+        y = x + 0.0
+        total = sum(element(y, i) for i in range(3))
+        y[0] = 5.0
+        return total
+
+    recognized = {
+        "python": lambda x: sum(element(x, i) for i in range(3)),
+        "rows": lambda x: sum(product(x, v)[i] for i, v in enumerate(constant)),
+        "forms": lambda x: 2 * sum(form(x, v) for v in (x, constant[0])),
+        "fori_loop": loop(lambda x, i, s: s + element(x, i), 1.5),
+        "some": loop(lambda x, i, s: element(x, i) + s, count=2),
+        "reversed": loop(lambda x, i, s: element(x, 2 - i) + s),
+        "beside": loop(lambda x, i, s: (s[0] + element(x, i), 2 * s[1]), (0.0, 1.0)),
+        "scan": lambda x: lax.scan(lambda s, v: (s + form(x, v), None), 0.0, constant)[0],
+        "map": lambda x: lax.map(lambda v: form(x, v), constant).sum(),
+        "vmap": lambda x: functx.vmap(lambda i: element(x, i))(fnp.arange(3)).sum(),
+    }
+    others = {
+        "another element": loop(lambda x, i, s: s + element(x, i, 0)),
+        "beyond the last": loop(lambda x, i, s: s + product(x, fnp.eye(3)[i])[i], count=4),
+        "another point": loop(lambda x, i, s: s + element(i * x, i)),
+        "multiplied": loop(lambda x, i, s: s * element(x, i), 1.0),
+        "scaled direction": loop(lambda x, i, s: s + product(x, x[i] * fnp.eye(3)[i])[i]),
+        "written": written,
+    }
+    for name, function in {**recognized, **others}.items():
+        program = make_ir(function)(x)
+        with functx.config.set(recognize_laplacians=False):
+            plain = make_ir(function)(x)
+        assert (program == plain) == (name in others), name
+        assert name == "beside" or name in others or "scan" not in str(program), name
+        found, expected = (interpret_in_numpy(p, x) for p in (program, plain))
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, err_msg=name)
+    total = recognized["fori_loop"]
+    (slope,) = interpret_in_numpy(make_ir(functx.grad(total))(x), x)
+    with functx.config.set(recognize_laplacians=False):
+        (expected,) = interpret_in_numpy(make_ir(functx.grad(lambda x: total(x)))(x), x)
+    np.testing.assert_allclose(slope, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_directions_that_a_derivative_is_taken_in_are_no_constants():
+    def total(c, x):
+        directions = [c * fnp.eye(3)[i] for i in range(3)]
+        cube = lambda x: (x**3).sum()  # noqa: E731
+        return sum(functx.hvp(cube, (x,), (v,))[0][i] for i, v in enumerate(directions))
+
+    slope = jax.grad(lambda c: functx.grad(lambda x: total(c, x))(X.astype("f")).sum())(1.0)
+    np.testing.assert_allclose(slope, 18.0, rtol=1e-5)
 
 
 def test_the_first_layer_of_a_network_takes_no_product_with_the_basis():

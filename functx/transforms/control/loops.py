@@ -285,6 +285,12 @@ def fori_loop(
         rounds = unroll_factor(caller, 1 if unroll is None else unroll, length)
         loop = Scan(body.program, len(body.consts), len(body.start), length, False, rounds)
         outs = run_scan(loop, [*body.consts, *body.start], progress)
+        if terms := traced.program.memo.get("row_terms"):
+            numbers = ops.add(ops.broadcasted_iota(counter.dtype, (length,), 0), first)
+            numbers = ops.convert_element_type(numbers, counter.dtype, counter.weak_type)
+            args = [*leaves, numbers, *traced.captured]
+            dims = [0 if x is numbers else None for x in args]
+            terms.note(args, dims, body.results(outs), len(leaves))
     elif unroll is not None:
         raise ValueRangeError(
             f"{caller}: the bounds must be known while tracing to unroll, and there must be no "
