@@ -10,9 +10,10 @@ from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from functx.core import tree
 from functx.core.checking import arity_problem, literal_problem, pluralize
 from functx.core.effects import Effect, Effects
-from functx.core.errors import FunctxError, ParseError
+from functx.core.errors import FunctxError, ParseError, type_name
 from functx.core.primitive import Primitive
 from functx.core.printing import (
     effects_text,
@@ -93,15 +94,34 @@ _NAME_TERMINATORS = frozenset("()[]{},=~")
 
 
 def parse_program(text: str) -> Program:
-    """The program whose printed form is `text`.
+    """The program whose printed form is `text`, which takes and returns flat lists.
 
     Raises ParseError, with the line and the expected token, for any other text.
     """
+    return _parse(text)[0]
+
+
+def parse_function(text: str) -> Program:
+    """As `parse_program`, but the program returns one value, or a tuple, as the text of its `return` does."""
+    program, returns_tuple = _parse(text)
+    leaf = tree.structure(0)
+    outputs = tree.treedef_tuple([leaf] * len(program.outputs)) if returns_tuple else leaf
+    program.trees = tree.call_treedef(*[leaf] * len(program.inputs)), outputs
+    return program
+
+
+def _parse(text: str) -> tuple[Program, bool]:
+    """The program of a text, and whether its `return` has a comma or no value."""
+    if not isinstance(text, str):
+        raise ParseError(
+            f"Program.parse: the text must be a string; got {type_name(text)}",
+            fix="str(program) is the text of a program.",
+        )
     parser = _Parser(text)
     program = parser.program()
     if parser.token.kind != "end":
         raise parser.error("the end of the text after `return`")
-    return program
+    return program, parser.returns_tuple
 
 
 class _Scope:
@@ -120,6 +140,7 @@ class _Parser:
         self.tokens = tokenize_text(text)
         self.position = 0
         self.programs: dict[str, Program] = {}
+        self.returns_tuple = False
 
     @property
     def token(self) -> Token:
@@ -191,10 +212,12 @@ class _Parser:
                 equations.append(self.equation(scope))
         self.next()
         outputs: list[Atom] = []
+        self.returns_tuple = self.token.kind == "newline"
         while self.token.kind != "newline":
             outputs.append(self.atom(scope))
             if not self.skip(","):
                 break
+            self.returns_tuple = True
         self.expect_kind("newline", "`,` or the end of the line")
         names = [getattr(v, "name", "_") for v in inputs]
         program = Program(name.text, inputs, equations, outputs, in_names=lambda: names)

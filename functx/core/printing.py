@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import count
@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from functx.core import tree
 from functx.core.effects import Effects
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
@@ -123,6 +124,7 @@ class _Printer:
                 if (times := calls[subprogram]) > 1:
                     self.lines[header] = self.lines[header][0], f"{subprogram_name} x {times}"
         outs = ", ".join([atom_text(atom, names) for atom in program.outputs])
+        outs += "," * (not indent and _returns_container_of_one(program))
         self.lines.append((f"{indent}  return {outs}".rstrip(), ""))
 
     def comment_of(self, eqn: Equation) -> str:
@@ -144,6 +146,15 @@ class _Printer:
         self.lines.append((f"{indent}program {name}(", ""))
         self.lines += [(f"{indent}    {each},", "") for each in inputs]
         self.lines.append((f"{indent}{end}", ""))
+
+
+def _returns_container_of_one(program: Program) -> bool:
+    """Whether calls return one value within a container; the text has the comma of a tuple then."""
+    return (
+        program.trees is not None
+        and len(program.outputs) == 1
+        and tree.root_node_type(program.trees[1]) not in (None, tree.PRNGKeyNode)
+    )
 
 
 def _outlined_calls(program: Program) -> Counter[Program]:
@@ -240,7 +251,8 @@ def identifier(text: str) -> str:
 def variable_names(program: Program) -> dict[Var, str]:
     """A name for each variable: the one that the user's code assigns it to, else a letter.
 
-    If several equations come from one instruction, the last one gets the name. Variables of derived
+    If several equations come from one instruction, the last one gets the name. Results of a call that
+    the caller does not name have the names that the called function gives them. Variables of derived
     equations get letters.
     """
     names = UniqueNames()
@@ -248,20 +260,40 @@ def variable_names(program: Program) -> dict[Var, str]:
     for v, name in zip(program.inputs, program.input_names() or [], strict=False):
         found[v] = names.unique(name)
     used = program.def_use.users.keys() | {*program.outputs}
-    by_source = _names_by_source(program.equations)
-    for eqn in program.equations:
-        user_names = by_source.get(id(eqn), ())
-        for i, v in enumerate(eqn.outputs):
-            name = getattr(v, "name", None) or (user_names[i] if user_names else "")
-            if v not in used:
-                found[v] = "_"
-            elif name.strip("_"):
-                found[v] = names.unique(name)
+    for v, name in _assigned_names(program).items():
+        if v not in used:
+            found[v] = "_"
+        elif name.strip("_"):
+            found[v] = names.unique(name)
     letters = names.letters()
     for v in [*program.inputs, *(v for eqn in program.equations for v in eqn.outputs)]:
         if v not in found:
             found[v] = next(letters)
     return found
+
+
+def _assigned_names(program: Program) -> dict[Var, str]:
+    """For each result of an equation the name that the user's code, or a parsed text, gives it, or ""."""
+    found: dict[Var, str] = {}
+    by_source = _names_by_source(program.equations)
+    for eqn in program.equations:
+        names = by_source.get(id(eqn)) or _names_in_called_program(eqn)
+        found.update(
+            {
+                v: getattr(v, "name", None) or name
+                for v, name in zip(eqn.outputs, names, strict=True)
+            }
+        )
+    return found
+
+
+def _names_in_called_program(eqn: Equation) -> Sequence[str]:
+    """The names of the results of an equation in the program that it calls, "" without one."""
+    called = getattr(eqn.primitive, "program", None)
+    if not isinstance(called, Program) or len(called.outputs) != len(eqn.outputs):
+        return [""] * len(eqn.outputs)
+    names = _assigned_names(called)
+    return [names.get(atom, "") for atom in called.outputs]  # type: ignore[arg-type]
 
 
 def _names_by_source(equations: list[Equation]) -> dict[int, tuple[str, ...]]:

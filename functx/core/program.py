@@ -372,10 +372,14 @@ class Program:
 
     @staticmethod
     def parse(text: str) -> Program:
-        """The program whose printed form is `text`; raises ParseError for any other text."""
-        from functx.core.parsing import parse_program
+        """The program whose printed form is `text`; raises ParseError for any other text.
 
-        return parse_program(text)
+        It takes one argument for each input, and returns what the text returns: a value, or a tuple of
+        several. The text has neither the containers of arguments and results nor captured values.
+        """
+        from functx.core.parsing import parse_function
+
+        return parse_function(text)
 
     def replace(self, old: Equation, *new: Equation) -> Program:
         """A program with the equations `new` in place of `old`.

@@ -72,7 +72,7 @@ def call_program(program: Program, args: Sequence[ArrayLike], kwargs: dict[str, 
             )
         return call_program_flat(program, args)
     in_tree, out_tree = program.trees
-    leaves, structure = tree.flatten((tuple(args), kwargs))
+    leaves, structure = tree.flatten_with_key_data((tuple(args), kwargs))
     if structure != in_tree:
         raise TreeError(
             f"{program.name}: arguments must have the structure that the program was made for",

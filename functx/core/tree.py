@@ -213,8 +213,10 @@ def _is_named_tuple(structure: TreeDef) -> bool:
     return str(structure).startswith(f"PyTreeDef(CustomNode(namedtuple[{kind.__name__}]")
 
 
-def root_node_type(structure: TreeDef) -> type | None:
+def root_node_type(structure: TreeDef | TreeDefWithStatic) -> type | None:
     """The class of the root of a structure, None for a leaf."""
+    if isinstance(structure, TreeDefWithStatic):
+        structure = structure.structure
     node = structure.node_data()
     return None if node is None else node[0]
 

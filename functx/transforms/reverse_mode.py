@@ -10,6 +10,7 @@ from functx import ops
 from functx.core.errors import RuleError
 from functx.core.masks import inexact_mask, run_rule, scatter_where, select_where
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
+from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, bind_equation, interpret, user_rule_runs
@@ -436,14 +437,8 @@ def trace_vjp_split(
             return [*grads, *instantiate_masks(masks, grads)]
 
         masks = [aval.update(dtype=ops.BOOL, weak_type=False) for aval in avals]
-        names = ["ct"] if count == 1 else [f"ct_{i}" for i in range(count)]
         pullbacks = [
-            trace(
-                pull,
-                [*avals, *masks] if masked else avals,
-                name=f"pullback_{program.name}",
-                in_names=lambda: names,
-            )
+            trace(pull, [*avals, *masks] if masked else avals, name=f"pullback_{program.name}")
             for masked in takes_masks
         ]
         tracer = current_builder.require().tracer
@@ -454,7 +449,18 @@ def trace_vjp_split(
         return [*outs, *residuals]
 
     forward = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+    residuals = forward.outputs[len(program.outputs) :]
+    for pullback in backward:
+        count = len(pullback.inputs) - len(residuals)
+        pullback.in_names = partial(_backward_names, forward, residuals, count)
     return [forward, *backward]
+
+
+def _backward_names(forward: Program, residuals: Sequence[Atom], num_cts: int) -> list[str]:
+    """The names of the cotangents and masks of a backward program, then those of residuals in `forward`."""
+    name_of = variable_names(forward)
+    cts = ["ct"] if num_cts == 1 else [f"ct_{i}" for i in range(num_cts)]
+    return [*cts, *[name_of[v] for v in residuals]]
 
 
 def align_residual_inputs(

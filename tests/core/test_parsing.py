@@ -257,3 +257,22 @@ def test_a_program_that_is_used_inside_another_one_first_is_shown_there():
 
     program = functx.make_ir(f)(1.0)
     assert Program.parse(str(program)) == program
+
+
+def test_a_parsed_program_returns_what_its_text_returns():
+    """The last line of the text, and the result, for a function that returns the containers below."""
+    x = functx.numpy.arange(3.0)
+    for returned, last, parsed in [
+        (lambda y: y, "return a", lambda y: y),
+        (lambda y: [y], "return a,", lambda y: (y,)),
+        (lambda y: {"value": y}, "return a,", lambda y: (y,)),
+        (lambda y: (y, {"again": y}), "return a, a", lambda y: (y, y)),
+        (lambda y: None, "return", lambda y: ()),
+    ]:
+        program = functx.make_ir(lambda x, make=returned: make(x + x))(x)
+        again = Program.parse(str(program))
+        assert str(program).splitlines()[-1].strip() == last
+        assert again == program and str(again).splitlines() == without_comments(str(program))
+        assert functx.tree.map(list, again(x)) == functx.tree.map(list, parsed(x + x))
+    with pytest.raises(ParseError, match=r"the text must be a string; got Program\n"):
+        Program.parse(program)

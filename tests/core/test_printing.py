@@ -3,6 +3,7 @@ import re
 import numpy as np
 import pytest
 
+import functx
 from functx.core.printing import equation_text, primitive_text
 from functx.core.program import Program, scalar_literal
 from functx.core.samples import f32, f64, i32
@@ -331,6 +332,24 @@ def test_printing_takes_time_in_proportion_to_the_length():
         return [x]
 
     assert len(lines(program_of(f, f32[3]))) == 20_002
+
+
+def test_calls_and_backward_programs_have_the_names_of_the_called_function():
+    def helper(x):
+        hidden = functx.numpy.tanh(x)
+        return hidden * 2.0, hidden
+
+    def step(total, x):
+        total = total + functx.numpy.sin(x)
+        scaled = total * x
+        return total, scaled
+
+    text = str(functx.make_ir(lambda x: functx.jit(helper)(x))(1.0))
+    assert "  a: ~f32[], hidden: ~f32[] = call[program=helper] x" in text
+    text = str(functx.make_ir(functx.grad(lambda x: functx.jit(helper)(x)[0]))(1.0))
+    assert "program pullback_helper(ct: ~f32[], hidden: ~f32[]):" in text
+    text = str(functx.make_ir(lambda xs: functx.lax.scan(step, 0.0, xs))(np.ones(3, np.float32)))
+    assert "  total: f32[], scaled: f32[3] = scan[program=step" in text
 
 
 def test_types_show_dtype_shape_and_weakness():

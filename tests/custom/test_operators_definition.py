@@ -114,7 +114,7 @@ def test_a_scope_undoes_definitions_overrides_and_rules():
                         allow_override=True)  # fmt: skip
         assert new(1.0) == 3.0
     assert old(1.0) == 2.0 and functx.jit(old)(1.0) == 2.0
-    assert float(functx.Program.parse(program)(1.0)[0]) == 2.0
+    assert float(functx.Program.parse(program)(1.0)) == 2.0
     with pytest.raises(OperatorNameError):
         library.get("test::only_here")
     assert "test::only_here" not in functx.Primitive.registry
