@@ -456,7 +456,7 @@ def trace_vjp_split(
     return [forward, *backward]
 
 
-def _backward_names(forward: Program, residuals: Sequence[Atom], num_cts: int) -> list[str]:
+def _backward_names(forward: Program, residuals: Sequence[Any], num_cts: int) -> list[str]:
     """The names of the cotangents and masks of a backward program, then those of residuals in `forward`."""
     name_of = variable_names(forward)
     cts = ["ct"] if num_cts == 1 else [f"ct_{i}" for i in range(num_cts)]
