@@ -15,6 +15,7 @@ from functx.autograd.compiled.counters import counters
 from functx.autograd.compiled.programs import CapturedProgram, compile_stages
 from functx.autograd.engine import walk_compiler
 from functx.autograd.modes import ModeContext, set_var
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import CapturedWalkError
 
 __all__ = [
@@ -86,3 +87,6 @@ def reset() -> None:
 def in_compiled_autograd_region() -> bool:
     """Whether a compiled walk runs in this context, as its hooks see it."""
     return in_region.get()
+
+
+_explain_errors(__name__)

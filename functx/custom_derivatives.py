@@ -1,5 +1,6 @@
 """Functions with derivatives of their own, by the names that JAX has in `jax.custom_derivatives`."""
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.custom.closure_convert import closure_convert, custom_gradient
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
@@ -22,3 +23,5 @@ __all__ = [
     "linear_call",
     "zero_from_primal",
 ]
+
+_explain_errors(__name__)

@@ -17,6 +17,7 @@ from jax.debug import visualize_array_sharding, visualize_sharding
 
 from functx import ops
 from functx.core import tree
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, FormatError, FunctxError, type_name
 from functx.core.source_info import user_frame
 from functx.core.tracer import Tracer, aval_of
@@ -349,3 +350,6 @@ class FrozenFrameDebugger(Debugger):
         """Raise BdbQuit if the user quit."""
         if self.quitting:
             raise BdbQuit
+
+
+_explain_errors(__name__)

@@ -5,6 +5,7 @@
 'decompose_softmax'
 """
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.caches import scoped
 from functx.core.decompositions import (
     get_decompositions,
@@ -26,3 +27,5 @@ __all__ = [
     "remove_decompositions",
     "scoped",
 ]
+
+_explain_errors(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.caches import invalidate_caches
 from functx.core.effect_registry import (
     EffectRegistration,
@@ -166,3 +167,6 @@ def _check_may_have_effect(target: Target, kind: object) -> None:
             f"the decomposition was given at {target.composite.location}",
             fix="Define the operator without a decomposition.",
         )
+
+
+_explain_errors(__name__)

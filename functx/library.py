@@ -1,5 +1,6 @@
 """Custom operators: their definition, their rules by name, and the table that they are in."""
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.caches import scoped
 from functx.custom.operators.definition import custom_op, define
 from functx.custom.operators.dispatch import Mode
@@ -41,3 +42,5 @@ __all__ = [
     "register_autograd",
     "scoped",
 ]
+
+_explain_errors(__name__)

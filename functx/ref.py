@@ -6,6 +6,7 @@ from typing import Any
 
 from jax import tree_util
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray
@@ -156,3 +157,6 @@ def addupdate(ref: Ref, idx: Index, x: ArrayLike) -> None:
 
 def _index(idx: Index) -> Index:
     return ... if idx is None else idx
+
+
+_explain_errors(__name__)

@@ -28,7 +28,6 @@ from jax.tree_util import (
     tree_broadcast,
     tree_flatten_with_path,
     tree_leaves_with_path,
-    tree_map,
     tree_map_with_path,
     tree_reduce,
     tree_reduce_associative,
@@ -38,8 +37,10 @@ from jax.tree_util import (
     treedef_tuple,
 )
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.tree import flatten as tree_flatten
 from functx.core.tree import leaves as tree_leaves
+from functx.core.tree import map as tree_map
 from functx.core.tree import structure as tree_structure
 from functx.core.tree import unflatten as tree_unflatten
 
@@ -81,3 +82,5 @@ __all__ = [
     "treedef_is_leaf",
     "treedef_tuple",
 ]
+
+_explain_errors(__name__)

@@ -15,6 +15,7 @@ from functx.aot.prepared import (
 )
 from functx.aot.random_state import with_random_state
 from functx.aot.tokens import token_kinds, with_tokens
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.program import Part
 from functx.core.tracing import program_part
 from functx.passes.memory_planning import JointProgram
@@ -48,3 +49,5 @@ __all__ = [
     "with_random_state",
     "with_tokens",
 ]
+
+_explain_errors(__name__)

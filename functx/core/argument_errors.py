@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from operator import index
 from types import FunctionType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.pytorch_names import check_argument_names
-from functx.core.source_info import FUNCTX_OR_JAX, file_owner, is_raise_instruction
+from functx.core.source_info import FUNCTX_OR_JAX, file_owner, is_raise_instruction, source_line
 from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import aval_of, ndarray
 from functx.core.types import SHORT_NAMES, canonical_dtype
@@ -65,11 +66,20 @@ def explain_errors(module: str) -> None:
         if not is_public:
             continue
         if isinstance(value, type) and value.__module__.startswith("functx."):
-            made = vars(value).get("__init__")
-            if type(made) is FunctionType and not hasattr(made, "explains_errors"):
-                value.__init__ = with_explained_errors(made)  # type: ignore[misc]
+            for constructor in ("__init__", "__new__"):
+                made = _constructor(value, constructor)
+                if made is not None:
+                    setattr(value, constructor, with_explained_errors(made))
         else:
             namespace[name] = explained(value, module)
+
+
+def _constructor(cls: type, name: str) -> Any:
+    """The method `__init__` or `__new__` that a class of functx defines itself, if it does."""
+    made = vars(cls).get(name)
+    made = made.__func__ if isinstance(made, staticmethod) else made
+    is_own = type(made) is FunctionType and made.__module__.startswith("functx.")
+    return made if is_own and not hasattr(made, "explains_errors") else None
 
 
 def explained(value: Any, module: str) -> Any:
@@ -115,26 +125,35 @@ def explain(
     kind = _named_error(error)
     if kind is None or not _arose_in_libraries(error.__traceback__):
         return
-    check_argument_names(function, kwargs)
+    declared, name = signature(function), function.__name__
+    if name in ("__init__", "__new__", "__call__"):
+        name = getattr(args[0], "__name__", type(args[0]).__name__)
+    check_argument_names(function, name, kwargs)
     if file_owner[sys._getframe(2).f_code.co_filename] is FUNCTX_OR_JAX:
         return
-    declared, name = signature(function), function.__name__
-    if name in ("__init__", "__call__"):
-        name = getattr(args[0], "__name__", type(args[0]).__name__)
     try:
         given = {
             key: value
             for key, value in declared.bind(*args, **kwargs).arguments.items()
-            if key != "self"
+            if key not in _BOUND
         }
     except TypeError as mismatch:
         first = next(iter(declared.parameters), "")
         transforms = first in ("fun", "loss") and "too many" in str(mismatch)
         raise ArgumentError(
             f"{name}: the arguments must fit its parameters; {mismatch}",
-            fix=f"Its parameters: {_parameters(declared)}."
+            fix=_similar_parameters(declared, kwargs)
+            + f"Its parameters: {_parameters(declared)}."
             + f" Arguments of `{first}` belong to its result: {name}({first})(*args)." * transforms,
         ) from error
+    for key, value in given.items():
+        # Python's message begins with the name of the function that it could not call.
+        if callable(value) and str(error).startswith(f"{getattr(value, '__qualname__', '')}() "):
+            raise ArgumentError(
+                f"{name}: `{key}` must take the arguments that {name} calls it with; got a function "
+                f"for which {error}",
+                *_definition_of(value),
+            ) from error
     refused = list(_refused_arguments(declared, given))
     if refused:
         raise kind(f"{name}: {refused[0]}", *refused[1:]) from error
@@ -147,11 +166,30 @@ def explain(
     ) from error
 
 
+_BOUND = "self", "cls"
+"""The parameters of methods that calls do not pass."""
+
+
 def _parameters(declared: Signature) -> str:
     """The parameters of a signature without their types."""
     parameters = declared.parameters.values()
-    bare = [parameter.replace(annotation=Parameter.empty) for parameter in parameters]
+    bare = [p.replace(annotation=Parameter.empty) for p in parameters if p.name not in _BOUND]
     return str(Signature(bare)).strip("()")
+
+
+def _similar_parameters(declared: Signature, given: Iterable[str]) -> str:
+    """A question for the first keyword that is no parameter but like one; else empty."""
+    for name in given:
+        near = get_close_matches(name, declared.parameters, 1)
+        if near and name not in declared.parameters:
+            return f"Did you mean `{near[0]}`? "
+    return ""
+
+
+def _definition_of(fun: Callable[..., Any]) -> list[str]:
+    """Where a function of the user is defined, as a line of a message; empty for other callables."""
+    code = getattr(fun, "__code__", None)
+    return [] if code is None else [f"it is defined at {source_line((code, 0))}"]
 
 
 def _named_error(error: Exception) -> type[FunctxError] | None:
@@ -200,6 +238,8 @@ def _refused_arguments(declared: Signature, given: Mapping[str, Any]) -> Iterabl
 def _describe(value: object) -> str:
     """An argument for messages: arrays by type."""
     try:
+        if isinstance(value, FunctionType):
+            return f"the function {value.__name__}".replace("<lambda>", "lambda")
         return type_name(value) if isinstance(value, ndarray) else short_repr(value)[:80]
     except Exception:
         return type(value).__name__
@@ -235,7 +275,7 @@ def _fits_part(part: str, value: object) -> bool:
     if generic not in _TYPES:
         return True
     try:
-        return bool(_TYPES[generic][2](value))
+        return bool(_TYPES[generic].accepts(value))
     except Exception:
         return False
 
@@ -244,8 +284,8 @@ def _words(part: str, plural: bool = False) -> str:
     """An annotated type in words."""
     generic, _, parameters = part.removesuffix("]").partition("[")
     if generic in _TYPES:
-        one, several, _ = _TYPES[generic]
-        return several if plural else one
+        words = _TYPES[generic]
+        return words.several if plural else words.one
     if generic not in ("Sequence", "Iterable", "list", "tuple"):
         return part
     items = [item for item in _split(parameters, ",") if item != "..."]
@@ -282,31 +322,49 @@ def _are_integers(value: Any) -> bool:
     return all([_is_integer(x) for x in value]) if _is_sequence(value) else _is_integer(value)
 
 
-_TYPES: dict[str, tuple[str, str, Callable[[Any], bool]]] = {
-    "None": ("None", "None", lambda x: x is None),
-    "int": ("an integer", "integers", _is_integer),
-    "SupportsIndex": ("an integer", "integers", _is_integer),
-    "bool": (
+class _ArgumentType(NamedTuple):
+    """A type in annotations: one and several of its values in words, and whether a value is one.
+
+    `accepts` may raise for a value that is none.
+    """
+
+    one: str
+    several: str
+    accepts: Callable[[Any], bool]
+
+
+_TYPES = {
+    "None": _ArgumentType("None", "None", lambda x: x is None),
+    "int": _ArgumentType("an integer", "integers", _is_integer),
+    "SupportsIndex": _ArgumentType("an integer", "integers", _is_integer),
+    "bool": _ArgumentType(
         "a boolean",
         "booleans",
         lambda x: isinstance(x, (bool, int, np.bool_)) or x.ndim == 0,
     ),
-    "float": ("a number", "numbers", lambda x: not isinstance(x, str) and float(x) is not None),
-    "complex": ("a number", "numbers", lambda x: not isinstance(x, str) and complex(x) is not None),
-    "str": ("a string", "strings", lambda x: isinstance(x, str)),
-    "Axes": ("an integer, several or None", "axes", lambda x: x is None or _are_integers(x)),
-    "Lengths": ("integers or None", "lengths", lambda x: x is None or all(map(_is_integer, x))),
-    "ShapeLike": ("an integer or a sequence of integers", "shapes", _are_integers),
-    "DTypeLike": ("a dtype", "dtypes", _is_dtype),
-    "ArrayLike": ("an array or a number", "arrays or numbers", _is_array),
-    "ArrayOrList": ("an array, a number or a list of numbers", "arrays", _is_array_or_list),
-    "Value": ("an array", "arrays", _is_array),
-    "Number": ("a number", "numbers", _is_array),
-    "Callable": ("a function", "functions", callable),
-    "Function": ("a function", "functions", callable),
-    "Mapping": ("a dictionary", "dictionaries", lambda x: isinstance(x, Mapping)),
+    "float": _ArgumentType(
+        "a number", "numbers", lambda x: not isinstance(x, str) and float(x) is not None
+    ),
+    "complex": _ArgumentType(
+        "a number", "numbers", lambda x: not isinstance(x, str) and complex(x) is not None
+    ),
+    "str": _ArgumentType("a string", "strings", lambda x: isinstance(x, str)),
+    "Axes": _ArgumentType(
+        "an integer, several or None", "axes", lambda x: x is None or _are_integers(x)
+    ),
+    "Lengths": _ArgumentType(
+        "integers or None", "lengths", lambda x: x is None or all(map(_is_integer, x))
+    ),
+    "ShapeLike": _ArgumentType("an integer or a sequence of integers", "shapes", _are_integers),
+    "DTypeLike": _ArgumentType("a dtype", "dtypes", _is_dtype),
+    "ArrayLike": _ArgumentType("an array or a number", "arrays or numbers", _is_array),
+    "ArrayOrList": _ArgumentType(
+        "an array, a number or a list of numbers", "arrays", _is_array_or_list
+    ),
+    "Value": _ArgumentType("an array", "arrays", _is_array),
+    "Number": _ArgumentType("a number", "numbers", _is_array),
+    "Callable": _ArgumentType("a function", "functions", callable),
+    "Function": _ArgumentType("a function", "functions", callable),
+    "Mapping": _ArgumentType("a dictionary", "dictionaries", lambda x: isinstance(x, Mapping)),
 }
-"""For annotations of public functions: one and several in words, and whether a value is of the type.
-
-The last may raise.
-"""
+"""The types in annotations of public functions that are checked, by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from importlib import import_module
@@ -41,6 +41,16 @@ class _PrimitiveType(type):
             raise ArgumentError(
                 f"{cls.__name__}: parameters must be hashable; got {args} {kwargs}"
             ) from None
+
+
+_PURPOSES = {
+    "abstract_eval": " to be called",
+    "lower": " to be compiled",
+    "batch": " to be mapped by vmap",
+    "jvp": " to be differentiated",
+    "transpose": " to be differentiated in reverse mode",
+}
+"""Continuations of messages that a rule is missing."""
 
 
 def rule(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -339,10 +349,19 @@ class Primitive(metaclass=_PrimitiveType):
         """The values of all fields, from positional and keyword arguments and defaults."""
         fields = cls.fields
         if len(args) > len(fields) or not kwargs.keys() <= set(fields):
-            raise TypeError(f"{cls.__name__} takes the parameters {fields}; got {args} {kwargs}")
+            given = [*map(repr, args), *[f"{name}={value!r}" for name, value in kwargs.items()]]
+            raise ArgumentError(
+                f"{cls.__name__}: the parameters must be {', '.join(fields) or 'none'}; got "
+                f"{', '.join(given)}",
+                fix=f"Operands follow in a second call: {cls.__name__}({', '.join(fields)})(x).",
+            )
         values = {**cls.defaults, **dict(zip(fields, args, strict=False)), **kwargs}
         if missing := [field for field in fields if field not in values]:
-            raise TypeError(f"{cls.__name__} needs the parameters {missing}")
+            raise ArgumentError(
+                f"{cls.__name__}: the parameters must be {', '.join(fields)}; got no value for "
+                f"{', '.join(missing)}",
+                fix=f"Give it, or a default in the class: {missing[0]}: int = 0.",
+            )
         return tuple([values[field] for field in fields])
 
     _key: tuple[Hashable, ...]
@@ -376,9 +395,17 @@ class Primitive(metaclass=_PrimitiveType):
     def infer_out_avals(self, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
         """The output types of `abstract_eval` as a tuple, stored in `out_avals_memo`."""
         outs = self.abstract_eval(*avals)
-        outs = tuple(outs) if self.multiple_results else (outs,)
+        if not self.multiple_results or not isinstance(outs, Iterable):
+            outs = (outs,)
+        outs = tuple(outs)
         if not all(type(aval) is ShapedArray for aval in outs):
-            raise RuleError(f"{self.name}: `abstract_eval` must return avals; got {outs}")
+            several = "a sequence of types" if self.multiple_results else "the type"
+            raise RuleError(
+                f"{self.name}: `abstract_eval` must return {several} of the result; got "
+                f"{outs if self.multiple_results else outs[0]!r}",
+                fix="Return an operand x itself for its type, x.update(shape=..., dtype=...) for one like "
+                "it, or functx.ShapedArray(shape, dtype).",
+            )
         if len(self.out_avals_memo) >= 1024:
             self.out_avals_memo.clear()
         self.out_avals_memo[avals] = outs
@@ -516,7 +543,7 @@ class Primitive(metaclass=_PrimitiveType):
         """The error for a missing rule."""
         cls = type(self)
         return MissingRuleError(
-            f"{self.name}: the primitive must have a `{rule}` rule to be transformed so; got none",
+            f"{self.name}: the primitive must have the rule `{rule}`{_PURPOSES.get(rule, '')}; got none",
             fix=f"Define `{rule}` on {cls.__name__} ({cls.__module__}), or `decompose`, or register "
             f"a decomposition with functx.decomp.register({self.name!r}).",
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
@@ -74,10 +76,8 @@ def call_program(program: Program, args: Sequence[ArrayLike], kwargs: dict[str, 
     in_tree, out_tree = program.trees
     leaves, structure = tree.flatten_with_key_data((tuple(args), kwargs))
     if structure != in_tree:
-        raise TreeError(
-            f"{program.name}: arguments must have the structure that the program was made for",
-            f"expected {in_tree}",
-            f"got      {structure}",
+        raise argument_structure_error(
+            program.name, "the program was made for", in_tree, structure, program.input_names()
         )
     return tree.unflatten(out_tree, call_program_flat(program, leaves))
 
@@ -107,6 +107,42 @@ def call_program_flat(program: Program, args: Sequence[ArrayLike]) -> list[Value
         if isinstance(state, GeneratorState):
             state.store(x.compute() if is_variable(x) else x)  # type: ignore[attr-defined]
     return outs[:count]
+
+
+def argument_structure_error(
+    name: str, made: str, in_tree: Any, given: Any, names: Sequence[str] | None
+) -> TreeError:
+    """The error for a call whose arguments have another structure than `in_tree`.
+
+    `names` are those of the inputs. It says which arguments are missing or unknown, if some are.
+    """
+    problem = f"{name}: arguments must have the structure that {made}; got "
+    if isinstance(in_tree, tree.TreeDef) and names:
+        args, kwargs = in_tree.children()
+        starts = [0, *accumulate([child.num_leaves for child in args.children()])]
+        known = [
+            re.split(r"\W", f"{names[i]}", maxsplit=1)[0] for i in starts[:-1] if i < len(names)
+        ]
+        required = [*known, *kwargs.node_data()[1]]
+        given_args, given_kwargs = given.children()
+        count = len(given_args.children())
+        by_name = given_kwargs.node_data()[1]
+        missing = [key for key in required if key not in known[:count] and key not in by_name]
+        unknown = [key for key in by_name if key not in required]
+        by_position = [key for key in by_name if key in known]
+        too_many = count > len(known)
+        if missing or unknown or by_position or too_many:
+            got = [f"no {joined_names(missing)}"] * bool(missing)
+            got += [f"also {joined_names(unknown)}"] * bool(unknown)
+            got += [f"{count} arguments by position"] * too_many
+            got += [f"{joined_names(by_position)} by name"] * bool(by_position)
+            return TreeError(
+                f"{name}: the arguments must be {joined_names(required) or 'none'}, those that {made}; got "
+                + " and ".join(got),
+                fix="Pass it by position, as then." if by_position else "",
+            )
+    difference = tree.describe_difference(in_tree, given)
+    return TreeError(problem + difference, *tree.full_structures(in_tree, given))
 
 
 def which_arguments(program: Program, count: int) -> str:

@@ -79,6 +79,17 @@ MODULE_METHODS = {
 """The alternative for each method of PyTorch's modules that functx lacks."""
 
 FUNCTIONS = {
+    "functx": {
+        "tensor": "write functx.numpy.array(x), or functx.autograd.Variable(x)",
+        "Tensor": "write functx.numpy.ndarray, or functx.autograd.Variable",
+        "array": "write functx.numpy.array(x)",
+        "from_numpy": "write functx.numpy.asarray(x), or functx.autograd.Variable(x)",
+        "no_grad": "write functx.autograd.no_grad, or functx.lax.stop_gradient(x)",
+        "compile": "write functx.jit(f)",
+        "func": "its transforms are functx.grad, functx.vmap and the others",
+        "manual_seed": "write functx.random.key(seed), or functx.random.generator.manual_seed(seed)",
+        "optim": "write the step, params = tree.map(lambda p, g: p - rate * g, params, grads), or use optax",
+    },
     "functx.numpy": {
         "cat": "write functx.numpy.concatenate(arrays, axis)",
         "chunk": "write functx.numpy.split(x, chunks, axis)",
@@ -91,6 +102,7 @@ FUNCTIONS = {
         "from_numpy": "write functx.numpy.asarray(x), or functx.autograd.Variable(x)",
         "unsqueeze": "write functx.numpy.expand_dims(x, axis)",
         "gather": "write functx.numpy.take_along_axis(x, indices, axis)",
+        "random": "write functx.random.normal(key, shape) and the like, with functx.random.key(seed)",
         "rand": "write functx.random.uniform(key, shape)",
         "randn": "write functx.random.normal(key, shape)",
     },
@@ -118,6 +130,7 @@ FUNCTIONS = {
 """The alternative for each function of PyTorch, by the module where it is looked for."""
 
 _ARGUMENTS = {
+    "data": {"value": "value=data"},
     "dim": {"axis": "axis=dim"},
     "dims": {"axis": "axis=dims"},
     "keepdim": {"keepdims": "keepdims=keepdim"},
@@ -128,7 +141,9 @@ _ARGUMENTS = {
 """The spelling in functx of an argument of PyTorch, by the parameter that a function has for it."""
 
 
-def check_argument_names(function: Callable[..., object], names: Iterable[str]) -> None:
+def check_argument_names(
+    function: Callable[..., object], function_name: str, names: Iterable[str]
+) -> None:
     """Raise ArgumentError if one of `names` is PyTorch's for a parameter of `function`."""
     code = unwrap(function).__code__
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -136,6 +151,6 @@ def check_argument_names(function: Callable[..., object], names: Iterable[str]) 
         for parameter, cure in _ARGUMENTS.get(name, {}).items():
             if name not in parameters and parameter in parameters:
                 raise ArgumentError(
-                    f"{function.__name__}: the argument must be named {parameter}; got {name}",
+                    f"{function_name}: the argument must be named {parameter}; got {name}",
                     fix=f"Write {cure}.",
                 ) from None

@@ -17,7 +17,6 @@ from functx.core.wrappers import WrapperStructure, has_new_wrappers, plain_types
 
 TreeDef: TypeAlias = tree_util.PyTreeDef
 _flatten = tree_util.tree_flatten
-map = tree_util.tree_map
 map_with_path = tree_util.tree_map_with_path
 transpose = tree_util.tree_transpose
 broadcast = tree_util.tree_broadcast
@@ -46,6 +45,35 @@ def flatten(
     if not plain_types.issuperset(builtins.map(type, flat[0])) and has_new_wrappers(flat[0]):
         flat = _flatten(tree, is_leaf)
     return flat  # type: ignore[no-any-return]
+
+
+def map(
+    f: Callable[..., Any],
+    tree: PyTree,
+    *rest: PyTree,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> PyTree:
+    """The pytree of `f(x, *others)` for the leaves of `tree`, and the subtrees of `rest` in their places.
+
+    Raises TreeError for a tree of `rest` that `tree` is no prefix of.
+
+    >>> import functx
+    >>> functx.tree.map(lambda x, step: x - step, {"w": 3.0, "b": 1.0}, {"w": 0.5, "b": 1.0})
+    {'b': 0.0, 'w': 2.5}
+    """
+    try:
+        return tree_util.tree_map(f, tree, *rest, is_leaf=is_leaf)
+    except ValueError:
+        for i, other in enumerate(rest):
+            difference = first_difference(
+                structure(tree, is_leaf), structure(other, is_leaf), prefix=True
+            )
+            if difference is not None:
+                raise TreeError(
+                    "tree.map: all trees must have the structure of the first; got "
+                    f"{difference} for number {i + 2}"
+                ) from None
+        raise
 
 
 def leaves(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:

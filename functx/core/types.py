@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from math import prod
 from operator import attrgetter
@@ -15,7 +16,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from functx.core.errors import DTypeError
+from functx.core.errors import DTypeError, type_name
 from functx.core.typing import DTypeLike
 
 float0 = jax.dtypes.float0
@@ -117,8 +118,29 @@ def canonical_dtype(dtype: DTypeLike) -> DType:
     try:
         wide: DType = np.dtype(dtype)
     except (TypeError, ValueError):
-        raise DTypeError(f"a dtype must be NumPy's, or its name; got {dtype!r}") from None
+        shown = type_name(dtype) if isinstance(dtype, np.ndarray) else repr(dtype)
+        raise DTypeError(
+            f"a dtype must be NumPy's, or its name; got {shown}", fix=_dtype_cure(dtype)
+        ) from None
     return wide if x64_enabled() else narrow_dtype(wide)
+
+
+def _dtype_cure(given: object) -> str:
+    """The cure of a value in the place of a dtype."""
+    if isinstance(given, int):
+        return "Give the lengths of a shape as one tuple, as in zeros((3, 4)) or x.reshape(3, 4)."
+    if hasattr(given, "dtype"):
+        return "Give several arrays as one list, as in hstack([x, y])."
+    near = (
+        get_close_matches(given, [dtype.name for dtype in SHORT_NAMES], 1)
+        if isinstance(given, str)
+        else ()
+    )
+    return (
+        f"Did you mean {near[0]!r}?"
+        if near
+        else "Write 'float32', 'int32', 'bool' or another name."
+    )
 
 
 def narrow_dtype(dtype: DType) -> DType:

@@ -188,7 +188,8 @@ def trace_jvp_rule(
         leaves = with_symbolic_zeros(call.in_tree, call.avals, xs[count:], perturbed)
         primals, _ = tree.unflatten(call.in_tree, xs[:count])
         tangents, _ = unflatten_tangents(call.in_tree, call.avals, leaves)
-        pair = rule(*call.nondiff, primals, tangents)
+        takes = "primals and tangents" + " after the nondiff arguments" * bool(call.nondiff)
+        pair = out.call(takes, *call.nondiff, primals, tangents)
         return out.check_jvp(pair, call.out_tree, call.out_avals)
 
     traced = trace(rule, body, [*call.avals, *tangent_avals], values)

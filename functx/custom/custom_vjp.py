@@ -240,7 +240,9 @@ def trace_bwd_rule(
             call.out_tree, call.out_avals, xs[: len(ct_avals)], activity and activity.has_cotangent
         )
         ct = unflatten_tangents(call.out_tree, call.out_avals, leaves)
-        cts = rule(*call.nondiff, residuals.unflatten(xs[len(ct_avals) :]), ct)
+        saved = residuals.unflatten(xs[len(ct_avals) :])
+        takes = "residuals and a cotangent" + " after the nondiff arguments" * bool(call.nondiff)
+        cts = out.call(takes, *call.nondiff, saved, ct)
         args = call.in_tree.children()[0]
         count = len(args.children())
         if not isinstance(cts, (tuple, list)) or len(cts) != count:

@@ -345,7 +345,10 @@ class UserVmapRule:
             args, _ = tree.unflatten(self.in_tree, xs)
             in_batched, _ = tree.unflatten(self.in_tree, flags)
             out, batched = result.check_pair(
-                self.rule(size, list(in_batched), *args), "(output, out_batched)"
+                result.call(
+                    "the batch size, in_batched and the arguments", size, list(in_batched), *args
+                ),
+                "(output, out_batched)",
             )
             out_flags[:] = self.check_out_batched(result, batched)
             expected = [

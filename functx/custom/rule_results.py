@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -140,6 +141,21 @@ class RuleResult(Record):
     def error(self, problem: str, *details: str, fix: str = "") -> RuleError:
         """The error whose requirement is `problem`, at the line where the rule returns."""
         return RuleError(f"{self} {problem}", *details, fix=fix, source=rule_source(self.rule))
+
+    def call(self, takes: str, *args: Any) -> Any:
+        """The result of the rule; RuleError if it does not take the arguments `takes`."""
+        try:
+            return self.rule(*args)
+        except TypeError as error:
+            try:
+                signature(self.rule).bind(*args)
+            except TypeError:
+                raise RuleError(
+                    f"{self.owner}: its rule `{function_name(self.rule)}` must take {takes}; got a function "
+                    f"for which {error}",
+                    source=rule_source(self.rule),
+                ) from None
+            raise
 
     def check_pair(self, out: PyTree, parts: str) -> tuple[PyTree, PyTree]:
         """`out`, which must be a pair; `parts` names its two parts in the error."""

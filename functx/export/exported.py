@@ -10,10 +10,14 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
-from functx.core.errors import ArgumentError, ExportError, TreeError, ValueRangeError, type_name
+from functx.core.errors import ArgumentError, ExportError, ValueRangeError, type_name
 from functx.core.functionalization import noncontiguous_strides
 from functx.core.program import Program
-from functx.core.program_editing import cast_scalar, replace_program_fields
+from functx.core.program_editing import (
+    argument_structure_error,
+    cast_scalar,
+    replace_program_fields,
+)
 from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, recording_operand, variables
@@ -184,10 +188,12 @@ class Exported:
             return tree.keys_to_key_data([*args], tree.structure((0,) * count))[0]
         leaves, structure = tree.flatten_with_key_data((args, kwargs))
         if structure != interface.in_tree:
-            raise TreeError(
-                f"{interface.name}: arguments must have the structure that the function was exported "
-                f"for; got {tree.describe_difference(interface.in_tree, structure)}",
-                *tree.full_structures(interface.in_tree, structure),
+            raise argument_structure_error(
+                interface.name,
+                "the function was exported for",
+                interface.in_tree,
+                structure,
+                interface.in_names,
             )
         return leaves
 

@@ -58,7 +58,7 @@ def export(fun: Function, *, platforms: Sequence[str] | None = None) -> Callable
             if isinstance(fun, FunctionalizedFunction)
             else FunctionalizedFunction(fun, "mutations")
         )
-        traced = pure.trace(None, [abstractify(x) for x in leaves], in_tree)
+        traced = pure.trace(None, [abstractify(x) for x in leaves], in_tree, "export")
         is_module = isinstance(fun, Module) or isinstance(getattr(fun, "__self__", None), Module)
         cure = (
             "Write functx.export.module(m, args), whose inputs are the parameters and buffers, too."

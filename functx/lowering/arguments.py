@@ -60,17 +60,21 @@ def hashable_static(x: object, which: str, fun: Function) -> Hashable:
         raise StaticArgumentError(
             f"jit({function_name(fun)}): static arguments must be hashable; "
             f"got {type_name(x)} for argument {which}",
-            fix="Pass a tuple, a frozen dataclass or another hashable value.",
+            fix=_PASS_ARRAY
+            if hasattr(x, "dtype")
+            else "Pass a tuple, a frozen dataclass or another hashable value.",
         ) from None
     if isinstance(x, (Tracer, jax.Array)):
         raise StaticArgumentError(
             f"jit({function_name(fun)}): static arguments must be Python values; "
             f"got {type_name(x)} for argument {which}",
+            fix=_PASS_ARRAY,
         )
     by_identity = getattr(type(x), "__hash__", None) is object.__hash__ and hasattr(x, "__dict__")
     return StaticByValue(x) if by_identity and not isinstance(x, _IDENTITY_HASHED_TYPES) else x
 
 
+_PASS_ARRAY = "Leave it out of static_argnums and static_argnames: arrays are traced."
 _IDENTITY_HASHED_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial)
 
 

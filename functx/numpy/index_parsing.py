@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from functx import ops
+from functx.core.checking import pluralize
 from functx.core.concretization import concretize
 from functx.core.errors import ConcretizationError, IndexingError, SliceBoundError, type_name
 from functx.core.tracer import Tracer, as_numpy_array, aval_of
@@ -124,11 +125,13 @@ def parse_index(shape: Shape, items: Sequence[Any], mode: IndexingOptions) -> li
     """
     used = sum([_axes_used(item) for item in items])
     ellipses = sum([item is Ellipsis for item in items])
-    if used > len(shape) or ellipses > 1:
+    if used > len(shape):
         raise IndexingError(
-            f"x[...]: an array of {len(shape)} dimensions takes at most {len(shape)} indices and "
-            f"one Ellipsis; got {used} and {ellipses}"
+            f"x[...]: an array of {pluralize(len(shape), 'dimension')} takes at most that many indices; "
+            f"got {used}"
         )
+    if ellipses > 1:
+        raise IndexingError(f"x[...]: an index takes at most one Ellipsis; got {ellipses}")
     entries: list[IndexEntry] = []
     axis = 0
     for item in items if ellipses else (*items, _IMPLICIT_ELLIPSIS):

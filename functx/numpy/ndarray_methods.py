@@ -31,7 +31,11 @@ from functx.core.wrappers import is_wrapper
 from functx.numpy import indexing, mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.numpy.indexer import cast_for_assignment
-from functx.numpy.tracer_methods import OPERATORS, make_operator_pair
+from functx.numpy.tracer_methods import (
+    OPERATORS,
+    make_operator_pair,
+    missing_attribute_of_array,
+)
 
 __all__ = ["ndarray"]
 
@@ -203,10 +207,11 @@ def _view(
         return np.ndarray.view(self, *[x for x in (dtype, type) if x is not None])
     if builder is not None:
         return Tracer.view(tracer_in(self, builder), dtype)  # type: ignore[attr-defined]
+    wanted = self.dtype if dtype is None else canonical_dtype(dtype)
     if dtype is None or np.dtype(dtype) == self.dtype:
         return np.ndarray.view(self)
     try:
-        return np.ndarray.view(self, canonical_dtype(dtype))
+        return np.ndarray.view(self, wanted)
     except (TypeError, ValueError):
         raise_traced_error(Tracer.view, self, dtype)  # type: ignore[attr-defined]
         raise
@@ -266,6 +271,7 @@ for _name, _fun in {
     "__setitem__": _setitem,
     "astype": _astype,
     "view": _view,
+    "__getattr__": missing_attribute_of_array,
     "aval": property(lambda self: backend.jax_aval(aval_of(self)), doc="JAX's aval of the array."),
     "block_until_ready": _block_until_ready,
 }.items():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from functx.core.errors import (
 from functx.core.functionalization import is_contiguous, is_row_major, row_major_strides, strides_of
 from functx.core.primitive import Primitive
 from functx.core.pytorch_names import METHODS
-from functx.core.tracer import Tracer, aval_of, variables
+from functx.core.tracer import Tracer, aval_of, ndarray, variables
 from functx.core.tracing import bind, refuse_of_traced
 from functx.core.types import canonical_dtype, is_complex, real_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray, Out, Value
@@ -384,15 +384,29 @@ def _getattr(self: Tracer, name: str) -> object:
 
 def missing_attribute(x: Tracer, name: str) -> AttributeError:
     """The error for an attribute that a traced array or a Variable does not have."""
+    kind = "a traced array" if type(x) is Tracer else "a Variable"
+    message = f"{kind} has no attribute {name!r}; got {x.describe()}"
+    return AttributeError(message + suggestion_for_attribute(name), name=name, obj=x)
+
+
+def suggestion_for_attribute(name: str) -> str:
+    """`; write x.ndim`: the end of a message, for an attribute that PyTorch's tensors have; else empty."""
     suggestion = METHODS.get(name)
     for module in ("numpy", "nn", "lax"):
         if suggestion is None and callable(vars(import_module(f"functx.{module}")).get(name)):
             suggestion = f"functx.{module}.{name}(x)"
-    kind = "a traced array" if type(x) is Tracer else "a Variable"
-    message = f"{kind} has no attribute {name!r}; got {x.describe()}"
-    return AttributeError(
-        message + (f"; write {suggestion}" if suggestion else ""), name=name, obj=x
-    )
+    return f"; write {suggestion}" if suggestion else ""
+
+
+def missing_attribute_of_array(x: ndarray, name: str) -> NoReturn:
+    """Raise the error for an attribute that an `ndarray` outside a trace does not have."""
+    message = f"an array has no attribute {name!r}"
+    if not name.startswith("_"):
+        cure = _AUTOGRAD_ATTRIBUTES.get(name)
+        if cure is None and name == "detach":
+            cure = "functx.lax.stop_gradient(x)"
+        message += f"; write {cure}" if cure else suggestion_for_attribute(name)
+    raise AttributeError(message, name=name, obj=x)
 
 
 def in_transform_error(x: Tracer, name: str) -> AutogradInTransformError:

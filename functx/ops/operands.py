@@ -119,7 +119,10 @@ def canonical_axis(axis: object, ndim: int, name: str = "axis") -> int:
     try:
         number = index(axis)  # type: ignore[arg-type]
     except TypeError:
-        raise ArgumentError(f"{name} must be an integer; got {short_repr(axis)}") from None
+        cure = "Give several arrays as one list, f([x, y])." if hasattr(axis, "dtype") else ""
+        raise ArgumentError(
+            f"{name} must be an integer; got {short_repr(axis)}", fix=cure
+        ) from None
     if not -ndim <= number < ndim:
         raise AxisError(
             f"{name} must be in [{-ndim}, {ndim}) for an array of {ndim} dimensions; got {axis}"

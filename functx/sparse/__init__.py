@@ -5,6 +5,7 @@ The pattern depends on the program and the shapes alone, so all functions work u
 integer arguments do not: what is gathered at them may be any element.
 """
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.sparse.derivatives import hessian, hessian_pattern, jacobian, jacobian_pattern
 from functx.sparse.modes import hessian_plan, jacobian_plan
 from functx.sparse.plans import JacobianPlan
@@ -20,3 +21,5 @@ __all__ = [
     "jacobian_pattern",
     "jacobian_plan",
 ]
+
+_explain_errors(__name__)

@@ -1,5 +1,6 @@
 """Checks of rules, derivatives, operators and programs, for functx's primitives and users' own."""
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.samples import (
     bf16,
     bool_,
@@ -52,3 +53,5 @@ __all__ = [
     "u64",
     "verify",
 ]
+
+_explain_errors(__name__)

@@ -242,7 +242,9 @@ def canonical_argnums(argnums: Argnums, kind: str) -> int | tuple[int, ...]:
     if not numbers or not all(map(_is_position, numbers)):
         raise ArgnumsError(
             f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}",
-            fix="Give the position of the argument, which counts from 0.",
+            fix=f"To call the result with arguments, write {kind}(f)(x)."
+            if hasattr(argnums, "dtype") or isinstance(argnums, (float, dict))
+            else "Give the position of the argument, which counts from 0.",
         )
     positions = tuple([index(n) for n in numbers])
     return positions if several else positions[0]
@@ -295,9 +297,12 @@ def _check_scalar(
         )
     label = f"{kind}({function_name(fun)}): the function must return a"
     if out_tree.num_leaves != 1 or out_tree.num_nodes != 1:
+        returns_none = tree.root_node_type(out_tree) is type(None)
         raise GradientError(
-            f"{label} single scalar; got a pytree {out_tree}",
-            fix="Return the loss alone, or (loss, aux) with has_aux=True.",
+            f"{label} single scalar; got {'None' if returns_none else f'a pytree {out_tree}'}",
+            fix="End it with `return loss`."
+            if returns_none
+            else "Return the loss alone, or (loss, aux) with has_aux=True.",
         )
     aval = traced.program.outputs[0].aval
     if aval.shape != ():

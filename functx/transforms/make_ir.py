@@ -75,9 +75,15 @@ class FunctionalizedFunction:
         outs = traced.finish_call(operands, apply(None, traced.program, operands))
         return tree.unflatten(traced.out_tree, outs)
 
-    def trace(self, leaves: Values | None, avals: Avals, in_tree: tree.TreeDef) -> TracedFunction:
-        """The pure program of a call."""
-        traced = trace_function(self.fun, in_tree, avals, "functionalize", values=leaves)
+    def trace(
+        self,
+        leaves: Values | None,
+        avals: Avals,
+        in_tree: tree.TreeDef,
+        kind: str = "functionalize",
+    ) -> TracedFunction:
+        """The pure program of a call, in a transform that messages name `kind`."""
+        traced = trace_function(self.fun, in_tree, avals, kind, values=leaves)
         if self.remove == "mutations":
             return traced
         return traced._replace(program=cached_rewrite(CopyViews(), traced.program))

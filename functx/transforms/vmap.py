@@ -9,6 +9,7 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.checking import pluralize
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -297,7 +298,10 @@ def vmap(
     if not isinstance(in_axes, (int, tuple, type(None))) or isinstance(in_axes, bool):
         raise InAxesError(
             f"vmap({function_name(fun)}): in_axes must be an int, None or a tuple with an entry for "
-            f"each argument; got {type_name(in_axes)} {in_axes!r}"
+            f"each argument; got {type_name(in_axes)} {in_axes!r}",
+            fix="To call the result with arguments, write vmap(f)(x)."
+            if hasattr(in_axes, "dtype")
+            else "Write in_axes=(0, None) to map the first of two arguments, and share the second.",
         )
     _check_axis_leaves(in_axes, "in_axes", InAxesError, fun)
     _check_axis_leaves(out_axes, "out_axes", OutAxesError, fun)
@@ -406,8 +410,11 @@ def _in_axes_of_leaves(
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise InAxesError(
             f"vmap({function_name(fun)}): in_axes must have an entry for each positional argument; "
-            f"got {len(in_axes)} entries {in_axes!r} for {len(args)} arguments",
-            fix="Give an entry for each, None for one that every call shares, or one int for all.",
+            f"got {in_axes!r} for {pluralize(len(args), 'argument')}",
+            fix=f"Keyword arguments ({', '.join(kwargs)}) are mapped over axis 0 and have no entry: pass "
+            "them by position."
+            if kwargs and len(in_axes) == len(args) + len(kwargs)
+            else "Give an entry for each, None for one that every call shares, or one int for all.",
         )
     if not isinstance(in_axes, tuple):
         axes = [in_axes] * tree.structure(args).num_leaves

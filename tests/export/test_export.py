@@ -610,7 +610,7 @@ def test_programs_of_loaded_functions_print_parse_and_are_pickled(loaded):
     parsed, copied = Program.parse(str(program)), pickle.loads(pickle.dumps(program))
     assert "table='" in str(program) and parsed == copied == program
     expected = functx.hessian(loss_of(model))(x)
-    for f in (copied, lambda v: parsed(v, *program.captured)[0]):
+    for f in (copied, lambda v: parsed(v, *program.captured)):
         np.testing.assert_allclose(functx.hessian(f)(x), expected, rtol=2e-5)
     with pytest.raises(ParseError, match="with the file that holds their programs"):
         Program.parse(str(loaded))

@@ -14,6 +14,7 @@ a generator in `functx.random.generator`.
 (3,)
 """
 
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.random.generator.distributions import (
     bernoulli,
     cauchy,
@@ -89,3 +90,5 @@ __all__ = [
     "uniform",
     "uniform_",
 ]
+
+_explain_errors(__name__)

@@ -579,7 +579,8 @@ def scan_length(
             ) from None
     if not sizes:
         raise AxisSizeError(
-            f"{caller}: there must be xs or a length; got neither", fix="Pass length=n."
+            f"{caller}: there must be xs or a length; got neither",
+            fix="Write scan(f, init, xs), or pass length=n.",
         )
     if len(sizes) > 1:
         paths = key_path_strings(x_tree, avals)
