@@ -225,6 +225,11 @@ def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -
 
     Outputs of `old` that `new` does not define are replaced by the outputs of its last equation.
     """
+    if stray := [x for x in (old, *new) if not isinstance(x, Equation)]:
+        raise ArgumentError(
+            f"{program.name}: replace takes equations; got {type_name(stray[0])}",
+            fix="An equation is program.equations[i], or eqn.replace(inputs=...) of one.",
+        )
     position = next((i for i, eqn in enumerate(program.equations) if eqn is old), None)
     if position is None:
         raise ProgramError(
@@ -261,6 +266,11 @@ def replace_program_fields(program: Program, **changes: Any) -> Program:
 
 def rewrite(program: Program, rule: Callable[..., Any]) -> Program:
     """`program` with the results of `rule` in place of its equations; see `Program.rewrite`."""
+    if not callable(rule):
+        raise ArgumentError(
+            f"{program.name}: the rule of rewrite must be a function; got {type_name(rule)}",
+            fix="It is called as rule(eqn, *args), and returns the new output or NotImplemented.",
+        )
     rewritten: dict[Program, Program] = {}
 
     def rewrite_subprogram(subprogram: Program) -> Program:

@@ -569,7 +569,7 @@ def _argument_fix(x: object) -> str:
             "Pass the state of a module (dict(module.named_parameters())), and call it in the function with "
             "functx.functional_call(module, state, x)."
         )
-    if hasattr(x, "__dlpack__"):
+    if hasattr(x, "__dlpack__") and getattr(getattr(x, "dtype", None), "kind", "") != "O":
         return "Convert it with functx.numpy.from_dlpack."
     if hasattr(type(x), "__array__") and not isinstance(x, np.ndarray) and not hasattr(x, "aval"):
         return (

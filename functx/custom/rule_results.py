@@ -13,7 +13,7 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
-from functx.core.errors import ArgumentError, RuleError, type_name
+from functx.core.errors import ArgumentError, FunctxError, RuleError, type_name
 from functx.core.masks import inexact_mask, is_float0, scatter_where, tangent_avals
 from functx.core.rewriting import Record
 from functx.core.source_info import Source, unwrap_function
@@ -147,6 +147,8 @@ class RuleResult(Record):
         try:
             return self.rule(*args)
         except TypeError as error:
+            if isinstance(error, FunctxError):
+                raise
             try:
                 signature(self.rule).bind(*args)
             except TypeError:

@@ -25,7 +25,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
-from functx.core.errors import ExportFileError
+from functx.core.errors import ArgumentError, ExportFileError, type_name
 from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray
 from functx.core.typing import NumPyArray
 from functx.export.structures import JSON
@@ -51,7 +51,7 @@ class Archive(NamedTuple):
 
 def save_archive(archive: Archive, path: str | os.PathLike[str]) -> None:
     """Writes the file, which is there as a whole or not at all: it is written under another name first."""
-    target = Path(path)
+    target = check_path("save", path)
     temporary = target.with_name(f".{target.name}.{token_hex(8)}")
     try:
         with open(temporary, "x+b") as file:
@@ -60,6 +60,13 @@ def save_archive(archive: Archive, path: str | os.PathLike[str]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_path(label: str, path: object) -> Path:
+    """The path of a file; ArgumentError for anything else."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(f"{label}: the file must be given by its path; got {type_name(path)}")
+    return Path(path)
 
 
 def archive_to_bytes(archive: Archive) -> bytes:
@@ -113,7 +120,7 @@ def _digest(file: IO[bytes], size: int) -> bytes:
 
 def load_archive(path: str | os.PathLike[str], what: str = "program") -> Archive:
     """The contents of a file; ExportFileError, which names `what` it holds, unless it is whole."""
-    with open(path, "rb") as file:
+    with open(check_path("load", path), "rb") as file:
         return read_archive(file, os.fspath(path), what)
 
 

@@ -508,6 +508,12 @@ def normalize_start_indices(
 
     `indices` are scalars or one vector. Raises IndexingError unless there is one for each dimension.
     """
+    if not isinstance(indices, Sequence) and aval_of(indices).ndim != 1:
+        raise IndexingError(
+            f"the start indices must be a sequence or a vector; got {aval_of(indices)!r} for shape "
+            f"{list(aval_of(x).shape)}",
+            fix="Write (i,) for an array of one dimension.",
+        )
     if isinstance(indices, np.ndarray):
         indices = list(indices.tolist())
     elif not isinstance(indices, Sequence):

@@ -28,7 +28,10 @@ def check_callable(fun: Function, transform: str) -> None:
     """Raise ArgumentError unless `fun` can be called."""
     if not callable(fun):
         raise ArgumentError(
-            f"{transform}: the first argument must be a function; got {type_name(fun)}"
+            f"{transform}: the first argument must be a function; got {type_name(fun)}",
+            fix=f"Options have names, also in a decorator: @{transform}(name=value)."
+            if isinstance(fun, (int, tuple))
+            else f"Pass the function itself, as in {transform}(f).",
         )
 
 
