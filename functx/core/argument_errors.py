@@ -286,7 +286,7 @@ def _fits_part(part: str, value: object, names: Mapping[str, Any]) -> bool:
         return False
 
 
-def _words(part: str, plural: bool = False) -> str:
+def _words(part: str, *, plural: bool = False) -> str:
     """An annotated type in words."""
     generic, _, parameters = part.removesuffix("]").partition("[")
     if generic in _TYPES:
@@ -296,7 +296,7 @@ def _words(part: str, plural: bool = False) -> str:
         return part
     items = [item for item in _split(parameters, ",") if item != "..."]
     count = f"{len(items)} " if len(items) > 1 else ""
-    elements = " or ".join([_words(item, True) for item in _split(items[0])])
+    elements = " or ".join([_words(item, plural=True) for item in _split(items[0])])
     return f"{'sequences' if plural else 'a sequence'} of {count}{elements}"
 
 

@@ -55,7 +55,7 @@ class Parameter(metaclass=StateKind):
     value: Any
 
     def __new__(cls, value: ArrayOrList, requires_grad: bool = True) -> Any:
-        return _declare(cls, value, requires_grad)
+        return _declare(cls, value, requires_grad=requires_grad)
 
 
 class Buffer(metaclass=StateKind):
@@ -81,7 +81,7 @@ class Buffer(metaclass=StateKind):
     persistent: bool
 
     def __new__(cls, value: ArrayOrList, persistent: bool = True) -> Any:
-        x: Any = _declare(cls, value, False)
+        x: Any = _declare(cls, value, requires_grad=False)
         x._is_persistent = persistent
         return x
 
@@ -112,7 +112,7 @@ class TracedKinds:
 traced_kinds = TracedKinds()
 
 
-def _declare(kind: type, value: Any, requires_grad: bool) -> Any:
+def _declare(kind: type, value: Any, *, requires_grad: bool) -> Any:
     """A Variable of a known value, or, inside a transform, an object that holds the value."""
     if is_in_transform(value):
         x: Any = object.__new__(kind)

@@ -12,69 +12,71 @@ WIDTH, ROW, TOP = 960, 22, 30
 _COLORS = "#f7c873", "#f2a65a", "#eec584", "#f4b183", "#e9d8a6", "#f6bd60", "#ee964b", "#f9dcc4"
 
 
-class Frame:
+class FlameGraphEntry:
     """An entry of a flame graph: its own seconds, and the entries inside."""
 
     def __init__(self, name: str):
         self.name = name
         self.own = 0.0
-        self.inner: dict[str, Frame] = {}
+        self.inner: dict[str, FlameGraphEntry] = {}
 
     def add(self, path: Sequence[str], seconds: float) -> None:
         """Add seconds to the entry at `path` below this one."""
-        frame = self
+        entry = self
         for name in path:
-            frame = frame.inner.setdefault(name, Frame(name))
-        frame.own += seconds
+            entry = entry.inner.setdefault(name, FlameGraphEntry(name))
+        entry.own += seconds
 
     @property
     def seconds(self) -> float:
         """The seconds of this entry and of those inside."""
-        return self.own + sum([frame.seconds for frame in self.inner.values()])
+        return self.own + sum([entry.seconds for entry in self.inner.values()])
 
     @property
     def height(self) -> int:
         """The number of rows."""
-        return 1 + max([frame.height for frame in self.inner.values()], default=0)
+        return 1 + max([entry.height for entry in self.inner.values()], default=0)
 
 
-class PlacedFrame(NamedTuple):
+class PlacedEntry(NamedTuple):
     """An entry with its row and its left and right ends, from 0 to 1."""
 
-    frame: Frame
+    entry: FlameGraphEntry
     row: int
     left: float
     right: float
 
 
-def place_frames(frame: Frame, row: int, left: float, scale: float) -> Iterator[PlacedFrame]:
+def place_entries(
+    entry: FlameGraphEntry, row: int, left: float, scale: float
+) -> Iterator[PlacedEntry]:
     """The entries from the outermost on; those inside one lie side by side, the longest first."""
-    yield PlacedFrame(frame, row, left, left + frame.seconds * scale)
-    for inner in sorted(frame.inner.values(), key=lambda f: -f.seconds):
-        yield from place_frames(inner, row + 1, left, scale)
+    yield PlacedEntry(entry, row, left, left + entry.seconds * scale)
+    for inner in sorted(entry.inner.values(), key=lambda f: -f.seconds):
+        yield from place_entries(inner, row + 1, left, scale)
         left += inner.seconds * scale
 
 
-def render_flame_graph(root: Frame, text_of: Callable[[float], str]) -> str:
+def render_flame_graph(root: FlameGraphEntry, text_of: Callable[[float], str]) -> str:
     """The picture of `root`; `text_of` writes a number of seconds."""
     height = TOP + ROW * root.height + 8
     total = max(root.seconds, 1e-12)
-    frames = [
+    entries = [
         _rectangle(placed, total, text_of)
-        for placed in place_frames(root, 0, 0.0, 1 / total)
+        for placed in place_entries(root, 0, 0.0, 1 / total)
         if (placed.right - placed.left) * WIDTH >= 0.5
     ]
     heading = element("text", f"{root.name}: {text_of(root.seconds)}", x=4, y=20, font_size=15)
-    return svg(WIDTH, height, heading, frames)
+    return svg(WIDTH, height, heading, entries)
 
 
-def _rectangle(placed: PlacedFrame, total: float, text_of: Callable[[float], str]) -> Markup:
-    frame, left = placed.frame, placed.left * WIDTH
+def _rectangle(placed: PlacedEntry, total: float, text_of: Callable[[float], str]) -> Markup:
+    entry, left = placed.entry, placed.left * WIDTH
     width, top = (placed.right - placed.left) * WIDTH, TOP + ROW * placed.row
-    color = _COLORS[crc32(frame.name.encode()) % len(_COLORS)]
-    share = f"{frame.name}: {text_of(frame.seconds)}, {100 * frame.seconds / total:.1f}%"
+    color = _COLORS[crc32(entry.name.encode()) % len(_COLORS)]
+    share = f"{entry.name}: {text_of(entry.seconds)}, {100 * entry.seconds / total:.1f}%"
     fits = int((width - 6) / 6.7)
-    label = frame.name if len(frame.name) <= fits else frame.name[: max(fits - 1, 0)] + "…"
+    label = entry.name if len(entry.name) <= fits else entry.name[: max(fits - 1, 0)] + "…"
     text = element("text", label, x=round(left + 4, 1), y=top + 15, class_="code", style=_DARK)
     return element(
         "g",

@@ -250,7 +250,7 @@ def mark_backward(program: Program) -> Program:
     )
 
 
-def inline_memory_calls(program: Program, rematerialized: bool = True) -> Program:
+def inline_memory_calls(program: Program, *, rematerialized: bool = True) -> Program:
     """`program` with its calls inlined, except those of repeats (`noinline`).
 
     With `rematerialized`, also the outermost calls that recompute values are inlined; their
@@ -267,7 +267,9 @@ def inline_memory_calls(program: Program, rematerialized: bool = True) -> Progra
         # The equations of the body keep their own lines.
         current_builder.require().source = None
         body = call.program if is_call else mark_backward(call.program)
-        return call_program_flat(inline_memory_calls(body, rematerialized and is_call), args)
+        return call_program_flat(
+            inline_memory_calls(body, rematerialized=rematerialized and is_call), args
+        )
 
     return program.rewrite(rule)
 

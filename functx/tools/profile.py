@@ -21,7 +21,7 @@ from functx.passes.costs import Cost
 from functx.passes.memory_planning import MemoryTimeline
 from functx.tools.cost import CostTable, cost_cells, line_label
 from functx.tools.evaluation import trace_call
-from functx.tools.flame_graph import Frame, render_flame_graph
+from functx.tools.flame_graph import FlameGraphEntry, render_flame_graph
 from functx.tools.machine import Machine, least_time, machine
 from functx.tools.markup import Markup, PictureResult, element, join
 from functx.tools.markup import table as html_table
@@ -133,7 +133,7 @@ class Profile(PictureResult):
 
     def flame_graph(self) -> str:
         """The time of lines and of the lines around them, as a picture in SVG."""
-        root = Frame(self.function)
+        root = FlameGraphEntry(self.function)
         for stack in self.stacks:
             root.add([*stack.path, short_label(stack.line)], stack.seconds)
         return render_flame_graph(root, format_seconds)

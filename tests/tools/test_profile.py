@@ -11,7 +11,7 @@ import functx.numpy as np
 from functx.core.errors import ArgumentError
 from functx.passes.costs import Cost
 from functx.tools import profile
-from functx.tools.flame_graph import Frame, place_frames, render_flame_graph
+from functx.tools.flame_graph import FlameGraphEntry, place_entries, render_flame_graph
 from functx.tools.machine import Machine
 from functx.tools.profile import Profile, format_seconds
 from functx.tools.user_lines import UNKNOWN
@@ -121,15 +121,15 @@ def test_the_roofline_is_the_longer_of_work_and_bytes():
 
 
 def test_a_flame_graph_is_as_wide_as_its_times():
-    root = Frame("f")
+    root = FlameGraphEntry("f")
     root.add(["a", "<x>"], 3.0)
     root.add(["a"], 1.0)
     root.add(["b"], 4.0)
-    placed = {p.frame.name: p for p in place_frames(root, 0, 0.0, 1 / root.seconds)}
+    placed = {p.entry.name: p for p in place_entries(root, 0, 0.0, 1 / root.seconds)}
     assert (placed["b"].left, placed["b"].right) in ((0.0, 0.5), (0.5, 1.0))
     assert placed["<x>"].row == 2 and placed["<x>"].right - placed["<x>"].left == 3 / 8
     picture = render_flame_graph(root, format_seconds)
     assert (
         "&lt;x&gt;" in picture and len(minidom.parseString(picture).getElementsByTagName("g")) == 4
     )
-    minidom.parseString(render_flame_graph(Frame("nothing"), format_seconds))
+    minidom.parseString(render_flame_graph(FlameGraphEntry("nothing"), format_seconds))
