@@ -512,6 +512,12 @@ def test_an_attribute_of_other_libraries_names_the_function():
         expected = f"no attribute {name!r}; got Traced<f32[3]> in jit(lambda); write {words}"
         assert expected in str(caught.value)
         jit(cure)(X)
+        if name != "detach_":
+            with pytest.raises(AttributeError, match=re.escape(f"{name!r}; write {words}")):
+                getattr(np.ones(3), name)
+    for name, words in {"backward": "functx.grad(f)(x)", "detach": "functx.lax.stop_grad"}.items():
+        with pytest.raises(AttributeError, match=re.escape(f"{name!r}; write {words}")):
+            getattr(np.ones(3), name)
     with pytest.raises(AttributeError, match=r"no attribute 'nothing'; got Traced<f32\[3\]>"):
         grad(lambda x: x.nothing)(X)
 

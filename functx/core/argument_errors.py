@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, wraps
-from inspect import Parameter, Signature, signature, unwrap
+from inspect import Parameter, Signature, signature
 from operator import index
 from types import FunctionType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -154,7 +154,7 @@ def explain(
                 f"for which {error}",
                 *_definition_of(value),
             ) from error
-    refused = list(_refused_arguments(declared, given, unwrap(function).__globals__))
+    refused = list(_refused_arguments(declared, given))
     if refused:
         raise kind(f"{name}: {refused[0]}", *refused[1:]) from error
     shown = ", ".join([f"{key}={_describe(value)}" for key, value in given.items()])
@@ -224,18 +224,13 @@ def _takes_arrays_only(function: Callable[..., Any]) -> bool:
     return kinds <= {"ArrayLike", "ArrayOrList", "Value", "Out", Parameter.empty}
 
 
-def _refused_arguments(
-    declared: Signature, given: Mapping[str, Any], names: Mapping[str, Any]
-) -> Iterable[str]:
-    """The requirement and the value of each argument that is not of its annotated type.
-
-    `names` are those that annotations may use for classes.
-    """
+def _refused_arguments(declared: Signature, given: Mapping[str, Any]) -> Iterable[str]:
+    """The requirement and the value of each argument that is not of its annotated type."""
     for name, value in given.items():
         parameter = declared.parameters[name]
         several = parameter.kind is Parameter.VAR_POSITIONAL
         for item in value if several else (value,):
-            if item is not parameter.default and not _fits(parameter.annotation, item, names):
+            if item is not parameter.default and not _fits(parameter.annotation, item):
                 words = " or ".join([_words(part) for part in _split(parameter.annotation)])
                 yield f"{name} must be {words}; got {_describe(item)}"
 
@@ -263,23 +258,22 @@ def _split(annotation: str, separator: str = "|") -> tuple[str, ...]:
     return tuple([part.strip() for part in parts])
 
 
-def _fits(annotation: str, value: object, names: Mapping[str, Any]) -> bool:
+def _fits(annotation: str, value: object) -> bool:
     """Whether `value` is of the annotated type; True if that cannot be told."""
-    return any([_fits_part(part, value, names) for part in _split(annotation)])
+    return any([_fits_part(part, value) for part in _split(annotation)])
 
 
-def _fits_part(part: str, value: object, names: Mapping[str, Any]) -> bool:
+def _fits_part(part: str, value: object) -> bool:
     generic, _, parameters = part.removesuffix("]").partition("[")
     if generic in ("Sequence", "Iterable", "list"):
-        return _is_sequence(value) and all([_fits(parameters, x, names) for x in value])  # type: ignore[attr-defined]
+        return _is_sequence(value) and all([_fits(parameters, x) for x in value])  # type: ignore[attr-defined]
     if generic == "tuple":
         items = [p for p in _split(parameters, ",") if p != "..."]
         if not _is_sequence(value) or (items[1:] and len(value) != len(items)):  # type: ignore[arg-type]
             return False
-        return all([_fits(items[i % len(items)], x, names) for i, x in enumerate(value)])  # type: ignore[arg-type, var-annotated]
+        return all([_fits(items[i % len(items)], x) for i, x in enumerate(value)])  # type: ignore[arg-type, var-annotated]
     if generic not in _TYPES:
-        cls = names.get(generic)
-        return type(cls) is not type or cls.__module__ == "typing" or isinstance(value, cls)
+        return True
     try:
         return bool(_TYPES[generic].accepts(value))
     except Exception:

@@ -1,17 +1,43 @@
 """Wrong arguments of public functions: errors of functx, of the kind that NumPy and JAX raise."""
 
 import pickle
+from operator import attrgetter
 
 import numpy
 import pytest
 
+import functx
 import functx.numpy as np
-from functx import errors, jit, lax, nn, random, scipy, tree
-from functx.core.argument_errors import explain
+from functx import Primitive, errors, jit, lax, nn, random, scipy, tree, tree_util
+from functx.core.argument_errors import explain, explained
 from functx.core.errors import FunctxError
+from functx.tools.reference import NAMESPACES
 
 X = numpy.ones(3, "float32")
 A = numpy.eye(2, dtype="float32")
+
+
+def square(x):
+    return x * x
+
+
+def pair(x, y):
+    return x + y
+
+
+class Scaled(Primitive, abstract=True):
+    """A primitive whose author has returned a shape in place of a type."""
+
+    rate: int
+
+    def abstract_eval(self, x):
+        return x.shape
+
+
+program = functx.make_ir(pair)(X, X)
+exported = functx.export.export(pair)(X, X)
+short_rule = functx.custom_vjp(square)
+short_rule.defvjp(lambda x: (x, x), lambda ct: (ct,))
 
 WRONG_CALLS = [
     (lambda: np.fft.fft(X, n=1.5), TypeError, "fft: n must be an integer or None; got 1.5"),
@@ -69,6 +95,78 @@ WRONG_CALLS = [
     (lambda: scipy.stats.norm.pdf(X, 0, 1, 2), TypeError, "norm.pdf: the arguments must fit"),
     (lambda: tree.unflatten(None, [1]), TypeError, "unflatten: "),
     (lambda: np.asarray(X).repeat("a"), TypeError, "repeat"),
+    (lambda: tree_util.tree_map(len, {}, is_leaf=True), TypeError, "is_leaf must be a function or"),
+    (
+        lambda: tree.map(max, {"a": 1}, {"b": 1}),
+        ValueError,
+        "the keys 'b' for dict with the keys 'a'",
+    ),
+    (
+        lambda: nn.Parameter(X, requires_grad=X),
+        ValueError,
+        "Parameter: requires_grad must be a bool",
+    ),
+    (
+        lambda: nn.Parameter(data=X),
+        TypeError,
+        "Parameter: the argument must be named value; got data",
+    ),
+    (
+        lambda: functx.grad(square, X),
+        TypeError,
+        "To call the result with arguments, write grad(f)(x)",
+    ),
+    (
+        lambda: functx.vmap(square, X),
+        TypeError,
+        "To call the result with arguments, write vmap(f)(x)",
+    ),
+    (
+        lambda: functx.grad(square, argnum=0),
+        TypeError,
+        "Did you mean `argnums`? Its parameters: fun",
+    ),
+    (lambda: functx.grad(1)(square), TypeError, "@grad(name=value)"),
+    (lambda: functx.grad(lambda x: None)(1.0), TypeError, "single scalar; got None"),
+    (lambda: jit(square, static_argnums=0)(X), ValueError, "got ndarray float32[3] for argument"),
+    (lambda: functx.vmap(pair, (0, None))(X, y=X), ValueError, "Keyword arguments (y) are mapped"),
+    (lambda: lax.cond(True, pair, pair, X), TypeError, "cond: `true_fun` must take the arguments"),
+    (lambda: lax.scan(square, X), ValueError, "Write scan(f, init, xs), or pass length=n"),
+    (lambda: lax.dynamic_slice(X, 0, (1,)), IndexError, "indices must be a sequence or a vector"),
+    (lambda: np.zeros(3, 4), TypeError, "Give the lengths of a shape as one tuple"),
+    (lambda: np.ones(3).view(3, 1), TypeError, "x.reshape(3, 4)"),
+    (lambda: np.zeros(3, "flaot32"), TypeError, "Did you mean 'float32'?"),
+    (
+        lambda: np.zeros(3, object),
+        TypeError,
+        "a dtype must be NumPy's, or its name; got <class 'ob",
+    ),
+    (lambda: np.hstack(A, A), TypeError, "Give several arrays as one list, as in hstack([x, y])"),
+    (lambda: np.stack(A, A), TypeError, "Give several arrays as one list, f([x, y])"),
+    (
+        lambda: program(),
+        ValueError,
+        "the arguments must be `x`, `y`, those that the program was made",
+    ),
+    (lambda: program(X, X, z=X), ValueError, "made for; got also `z`"),
+    (lambda: program(X, y=X), ValueError, "made for; got `y` by name"),
+    (lambda: exported(X), ValueError, "those that the function was exported for; got no `y`"),
+    (lambda: exported.save(3), TypeError, "save: the file must be given by its path; got int"),
+    (lambda: program.rewrite(3), TypeError, "the rule of rewrite must be a function; got int"),
+    (lambda: program.replace(3), TypeError, "replace takes equations; got int"),
+    (lambda: Scaled()(X), TypeError, "Scaled: the parameters must be rate; got no value for rate"),
+    (
+        lambda: Scaled(1)(X),
+        TypeError,
+        "`abstract_eval` must return the type of the result; got (3,)",
+    ),
+    (lambda: Scaled(1, 2), TypeError, "Operands follow in a second call: Scaled(rate)(x)"),
+    (
+        lambda: functx.export.export(lambda x: x if x else -x)(1.0),
+        TypeError,
+        "which has none while export(lambda) is traced",
+    ),
+    (lambda: functx.grad(short_rule)(1.0), TypeError, "must take residuals and a cotangent; got a"),
 ]
 
 
@@ -121,3 +219,12 @@ def test_digits_beyond_those_of_a_number_change_nothing_when_it_is_rounded():
     x = numpy.array([1.5, -3e-5, 2e30], "float32")
     for decimals in (40, 2**70):
         assert (np.round(x, decimals) == x).all()
+
+
+def test_the_functions_of_all_public_namespaces_have_their_errors_explained():
+    called_by_functx = {"aten", "checkpoint_policies"}
+    for space in {*NAMESPACES} - called_by_functx:
+        module = attrgetter(space)(functx)
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            assert explained(value, module.__name__) is value, f"functx.{space}.{name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import functx.numpy as np
+from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.typing import ArrayLike, Value
 from functx.lax.gamma_ratios import LOG_TWO_PI
@@ -62,3 +63,6 @@ def _solve_lower_triangular(factor: Value, y: Value) -> Value:
 def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Value:
     """The density at the vectors `x`; the arguments are those of `logpdf`."""
     return np.exp(logpdf(x, mean, cov))
+
+
+_explain_errors(__name__)
