@@ -176,7 +176,7 @@ MISTAKES = {
     "an entry of in_axes": (
         lambda: vmap(lambda x, y: x + y, in_axes=(0,))(X, 1.0),
         "InAxesError",
-        ["1 entries (0,) for 2 arguments", "None"],
+        ["1 entry (0,) for 2 arguments", "None"],
         lambda: vmap(lambda x, y: x + y, in_axes=(0, None))(X, 1.0),
     ),
     "a tree of in_axes": (

@@ -542,8 +542,10 @@ class Primitive(metaclass=_PrimitiveType):
     def missing_rule_error(self, rule: str) -> MissingRuleError:
         """The error for a missing rule."""
         cls = type(self)
+        article = "an" if rule[0] in "aeiou" else "a"
         return MissingRuleError(
-            f"{self.name}: the primitive must have the rule `{rule}`{_PURPOSES.get(rule, '')}; got none",
+            f"{self.name}: the primitive must have {article} `{rule}` rule{_PURPOSES.get(rule, '')}; "
+            "got none",
             fix=f"Define `{rule}` on {cls.__name__} ({cls.__module__}), or `decompose`, or register "
             f"a decomposition with functx.decomp.register({self.name!r}).",
         )

@@ -408,9 +408,10 @@ def _in_axes_of_leaves(
     in_axes: PyTree, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], fun: Function
 ) -> list[Value]:
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+        entries = "entry" if len(in_axes) == 1 else "entries"
         raise InAxesError(
             f"vmap({function_name(fun)}): in_axes must have an entry for each positional argument; "
-            f"got {in_axes!r} for {pluralize(len(args), 'argument')}",
+            f"got {len(in_axes)} {entries} {in_axes!r} for {pluralize(len(args), 'argument')}",
             fix=f"Keyword arguments ({', '.join(kwargs)}) are mapped over axis 0 and have no entry: pass "
             "them by position."
             if kwargs and len(in_axes) == len(args) + len(kwargs)
