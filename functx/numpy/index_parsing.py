@@ -126,9 +126,9 @@ def parse_index(shape: Shape, items: Sequence[Any], mode: IndexingOptions) -> li
     used = sum([_axes_used(item) for item in items])
     ellipses = sum([item is Ellipsis for item in items])
     if used > len(shape):
+        most = f"{len(shape)} {'index' if len(shape) == 1 else 'indices'}"
         raise IndexingError(
-            f"x[...]: an array of {pluralize(len(shape), 'dimension')} takes at most that many indices; "
-            f"got {used}"
+            f"x[...]: an array of {pluralize(len(shape), 'dimension')} takes at most {most}; got {used}"
         )
     if ellipses > 1:
         raise IndexingError(f"x[...]: an index takes at most one Ellipsis; got {ellipses}")
