@@ -8,12 +8,13 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 
 from functx import ops
 from functx.autograd.anomaly import current_anomalies, pull_back_with_origin
+from functx.autograd.even_powers import node_without_root
 from functx.autograd.hooks import NodeHooks, hook_name
 from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import (
@@ -82,9 +83,13 @@ class Walk:
     whose gradients are returned; only nodes that lead to them run, and leaves are left alone. With
     `accumulate` gradients are added to `.grad` of the leaves, only of those wanted if there are any.
 
+    With `joins_nodes` a node and that of its operand may be differentiated together (`node_without_root`).
+
     With `has_recorded_values` its values are Recorded, else arrays that `bind` and `apply` take:
     Variables where it is differentiated, traced values where it is batched.
     """
+
+    joins_nodes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -300,6 +305,13 @@ class Walk:
         split, saved = node.split, node.saved
         if saved is None:
             raise freed_error(node.label)
+        if self.create_graph and self.joins_nodes:
+            whole = node_without_root(node)
+            if whole is not None and node.edges[0].node not in self.wanted_outputs:  # type: ignore[union-attr]
+                self.send_results(whole, self.pull_back(whole, gradients))
+                if not self.retain_graph:
+                    free_saved(node)
+                return [None] * len(node.edges)
         if split.refusal is not None:
             raise split.refusal.with_traceback(None)
         cotangents: list[Any] = []

@@ -434,3 +434,27 @@ def test_no_variable_equals_none():
 def test_another_shape_is_no_dtype():
     with pytest.raises(DTypeError, match=r"x\.reshape"):
         leaf().view(-1)
+
+
+def test_even_powers_of_roots_have_second_derivatives_where_the_root_has_none():
+    def second_derivative(f, x):
+        (slope,) = grad(f(x).sum(), x, create_graph=True)
+        return grad(slope.sum(), x)[0].tolist()
+
+    powers = {
+        "abs": (lambda x: abs(x) ** 2, 2.0),
+        "abs of abs": (lambda x: np.square(abs(abs(x))), 2.0),
+        "hypot": (lambda x: np.hypot(x, 2 * x) ** 2, 10.0),
+        "norm": (lambda x: (lambda n: n * n)(np.linalg.norm(x)), 2.0),
+    }
+    for name, (power, expected) in powers.items():
+        assert second_derivative(power, leaf([0.0, 0.0])) == [expected] * 2, name
+
+    x = leaf([3.0, -4.0])
+    n = np.linalg.norm(x)
+    slopes = grad(n**2 + n, [n, x], create_graph=True)
+    assert [y.tolist() for y in slopes] == [11.0, pytest.approx([6.6, -8.8])]
+    seen = []
+    n.register_hook(lambda ct: seen.append(float(ct)))
+    grad(n**2, x, create_graph=True)
+    assert seen == [10.0]

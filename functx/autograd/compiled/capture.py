@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from functx import ops
 from functx.autograd.compiled.calls import (
@@ -125,6 +125,8 @@ class CapturingWalk(Walk):
 
     Hooks, and rules that are not traced, become equations that call Python, and entries of `calls`.
     """
+
+    joins_nodes: ClassVar[bool] = False
 
     def __init__(self, walk: Walk, graph: WalkGraph):
         super().__init__(

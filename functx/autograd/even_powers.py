@@ -1,0 +1,62 @@
+"""Even powers of roots in walks that are differentiated: the root alone has no second derivative at 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functx import ops
+from functx.autograd.nodes import OperationNode, OperationSplit, split_program
+from functx.core.program_editing import apply_program
+from functx.core.tracing import trace_closed
+from functx.core.typing import Value
+from functx.passes.formula_replacement import MARKING, stabilize_formulas
+
+
+def node_without_root(node: OperationNode) -> OperationNode | None:
+    """The node of an even power and of the root that it is a power of, in one, from the operands of the root.
+
+    None for other nodes, if an operand of the root is not saved, and if the root has hooks.
+    """
+    edge = node.edges[0]
+    if edge is None or node.hooks is not None or any([e != edge for e in node.edges]):
+        return None
+    root = edge.node
+    if (
+        not isinstance(root, OperationNode)
+        or root.hooks is not None
+        or root.saved is None
+        or node.saved is None
+    ):
+        return None
+    split = split_without_root(node.split, root.split)
+    if split is None:
+        return None
+    operands: dict[int, Any] = {i: root.saved[k] for k, i in root.split.saved_operands}
+    if len(operands) < len(split.active):
+        return None
+    whole = OperationNode(split, root.edges, [])
+    whole.number, whole.operands = node.number, [operands[i] for i in range(len(operands))]
+    return whole
+
+
+def split_without_root(power: OperationSplit, root: OperationSplit) -> OperationSplit | None:
+    """The split of a power of a root as one operation, which computes no root; None for others."""
+    if root.name not in MARKING or type(_last(power)) not in (ops.IntegerPow, ops.Square, ops.Mul):
+        return None
+    key = root.program.key, root.active
+    if key not in power.memo:
+
+        def body(*args: Value) -> list[Value]:
+            outs = apply_program(root.program, args)
+            return apply_program(power.program, outs * len(power.active))
+
+        plain = trace_closed(body, root.program.in_avals, name=power.name)
+        whole = stabilize_formulas(plain)
+        power.memo[key] = None if whole is plain else split_program(whole, root.active)
+    return power.memo[key]  # type: ignore[no-any-return]
+
+
+def _last(split: OperationSplit) -> object:
+    """The primitive of a program of one operation; None for a longer one."""
+    equations = split.program.equations
+    return equations[0].primitive if len(equations) == 1 else None
