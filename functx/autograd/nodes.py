@@ -246,9 +246,10 @@ class OperationNode(Node):
 
 def free_saved(node: Any) -> None:
     """Frees the values that a node saved; a node that saved only literals keeps them, and can run again."""
-    saved = node.saved
-    if saved and any([type(x) is not Literal for x in saved]):
-        node.saved = node.operands = None
+    for x in node.saved or ():
+        if type(x) is not Literal:
+            node.saved = node.operands = None
+            return
 
 
 def freed_error(label: str) -> FreedValueError:

@@ -203,6 +203,19 @@ def test_an_input_that_the_program_writes_to_and_returns_has_its_new_value():
     equal(grad(product.sum(), x)[0], ROW + 1)
 
 
+def test_arrays_of_jax_have_the_program_of_their_types():
+    compiler = Compiler()
+    f = aot.aot_function(lambda x, y: x + y, compiler)
+    row, number = jax.numpy.ones(3), jax.numpy.asarray(2.0)
+    pairs = [(row, row + 1), (row.astype(int), row), (row, number), (ROW, row)]
+    for x, y in pairs * 2:
+        out = f(x, y)
+        equal(out, numpy.add(x, y))
+        assert out.dtype == (x + y).dtype
+    types = {tuple(map(functx.core.tracer.aval_of, pair)) for pair in pairs}
+    assert len(compiler.programs) == len(types) == 3
+
+
 def test_results_of_transforms_of_variables_can_be_written_to_as_in_the_plain_call():
     def f(x):
         doubled = functx.jit(lambda x: x * 2)(x)

@@ -107,7 +107,10 @@ class WalkRun:
 
     def free_all(self) -> None:
         """Frees what all nodes saved, unless the graph is kept."""
-        self.free_before(len(self.nodes))
+        if not self.walk.retain_graph:
+            for position in self.unfreed:
+                free_saved(self.nodes[position])
+            self.unfreed = []
 
     def call(self, number: int, values: Sequence[Any]) -> Sequence[Any]:
         """The outputs of a call of Python."""
