@@ -40,7 +40,6 @@ from functx.autograd.saved import saved_tensors_hooks as saved_tensors_hooks
 from functx.autograd.saved import unsafe_preserve_version_counter as unsafe_preserve_version_counter
 from functx.autograd.variable import Variable as Variable
 from functx.autograd.variable import variable as variable
-from functx.core.argument_errors import explain_errors as _explain_errors
 
 __all__ = [
     "Function",
@@ -81,5 +80,3 @@ __all__ = [
     "unsafe_preserve_version_counter",
     "variable",
 ]
-
-_explain_errors(__name__)

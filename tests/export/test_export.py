@@ -342,7 +342,7 @@ def test_classes_of_pytrees_are_saved_by_their_registered_names():
         (((x, {"w": 1j}), {"scale": 1.0}), ArgumentError, "got complex"),
         (((x, {"w": "a"}), {"scale": 1.0}), ArgumentError, r"`params\['w'\]`.*got str"),
         (((x, {"u": 1.0}), {"scale": 1.0}), TreeError, "keys 'u' for dict with the keys 'w'"),
-        (((x, {"w": 1.0}, 1.0), {}), TreeError, "tuple of 3 for tuple of 2"),
+        (((x, {"w": 1.0}, 1.0), {}), TreeError, "no `scale` and 3 arguments by position"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(loaded, arguments, error, message):
