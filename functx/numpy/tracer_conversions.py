@@ -89,6 +89,8 @@ def _int(self: Tracer) -> int:
 
 
 def _index(self: Tracer) -> int:
+    if self.dtype == np.bool_ and explores(self):
+        return int(_bool(self))
     if self.dtype.kind not in "iu":
         raise ArgumentError(f"an index must be an integer; got {self.atom.aval!r}")
     return operator.index(_concrete_scalar(self, "an index or a count", _INDEX_FIX))

@@ -420,6 +420,32 @@ def test_derivatives_and_batches_of_an_explored_function_are_those_of_plain_runs
         assert numpy.allclose(interpret_in_numpy(backward, x), slope, rtol=1e-3, atol=1e-3), x
 
 
+def test_comparisons_by_identity_with_true_and_false_are_decided():
+    def is_large(x):
+        return x > 1
+
+    def identities(x):
+        flag = x > 0
+        match flag:
+            case None:
+                y = 0.0
+            case True:
+                y = 1.0
+            case False:
+                y = 2.0
+        match (x > 0.5, x > 2):
+            case (True, False):
+                y = y + 10
+        if is_large(x) is not True:
+            y = y + 100
+        if (x < 0 or x > 1.5) is False:
+            y = y + 1000
+        return y + [0, 10_000][x > -1] + int(x > 2) * 100_000
+
+    program = make_ir(explore(identities))(1.0)
+    assert [interpret_in_numpy(program, x)[0] for x in POINTS] == [identities(x) for x in POINTS]
+
+
 def test_sequential_branches_become_as_many_conditionals_and_common_ends_are_not_repeated():
     text = str(make_ir(explore(ten_ifs))(1.0))
     assert text.count(" = cond[") == 10

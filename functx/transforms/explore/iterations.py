@@ -59,9 +59,8 @@ def reaches(code: CodeType, start: int, outcome: bool | None, end: int, loop: in
     """Whether a way from the instruction `start` may come to `loop` before it comes to `end`."""
     if code.co_exceptiontable:
         return True
-    instructions = {x.offset: x for x in dis.get_instructions(code)}
-    after = dict(pairwise(instructions))
-    seen, pending = {end}, list(successors(instructions[start], after, outcome))
+    instructions, after = instructions_after(code)
+    seen, pending = {end}, successors(instruction_at(code, start), after, outcome)
     while pending:
         offset = pending.pop()
         if offset == loop:
@@ -70,6 +69,21 @@ def reaches(code: CodeType, start: int, outcome: bool | None, end: int, loop: in
             seen.add(offset)
             pending += successors(instructions[offset], after)
     return False
+
+
+@lru_cache(4096)
+def instructions_after(code: CodeType) -> tuple[dict[int, dis.Instruction], dict[int, int]]:
+    """The instructions by offset, and the offset that follows each."""
+    instructions = {x.offset: x for x in dis.get_instructions(code)}
+    return instructions, dict(pairwise(instructions))
+
+
+def instruction_at(code: CodeType, offset: int) -> dis.Instruction:
+    """The instruction at an offset, which may be that of a cache entry after it."""
+    instructions, _ = instructions_after(code)
+    while offset not in instructions:
+        offset -= 2
+    return instructions[offset]
 
 
 def successors(

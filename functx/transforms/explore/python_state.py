@@ -57,10 +57,15 @@ def user_frames(frame: FrameType | None, outermost: CodeType) -> list[FrameType]
     """The frames of the user's code, outermost first, up to the one that runs `outermost`."""
     frames: list[FrameType] = []
     while frame is not None and frame.f_code is not outermost:
-        if file_owner[frame.f_code.co_filename] is not FUNCTX_OR_JAX:
+        if is_user_frame(frame):
             frames.append(frame)
         frame = frame.f_back
     return frames[::-1]
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    """Whether a frame runs code outside functx and JAX."""
+    return file_owner[frame.f_code.co_filename] is not FUNCTX_OR_JAX
 
 
 def expressions(frames: Iterable[FrameType]) -> tuple[Any, ...]:

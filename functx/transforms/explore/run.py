@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -33,6 +34,7 @@ from functx.transforms.explore.failed_runs import (
     raise_for_mismatch,
     restart_or_explain,
 )
+from functx.transforms.explore.identity import is_compared_by_identity
 from functx.transforms.explore.iterations import (
     DecisionStep,
     Loop,
@@ -57,6 +59,7 @@ from functx.transforms.explore.python_state import (
     PythonState,
     expressions,
     is_number_leaf,
+    is_user_frame,
     iterator_states,
     live_iterators,
     no_garbage_collection,
@@ -289,6 +292,14 @@ class Run:
         outcome = self.arrive(arrival, definitions)
         self.step = DecisionStep(instructions, outcome)
         return outcome
+
+    def decided_comparison(self, comparison: Tracer) -> Any:
+        """The outcome of a comparison that the code compares by identity with True; else the comparison."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not is_user_frame(frame):
+            frame = frame.f_back
+        decides = not comparison.shape and is_compared_by_identity(frame, is_user_frame)
+        return bool(comparison) if decides else comparison
 
     def check_recursion(self, codes: Sequence[Any], source: Source | None) -> None:
         """Raise IterationLimitError for a function that calls itself too often."""
