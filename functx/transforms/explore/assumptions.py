@@ -13,6 +13,7 @@ from contextlib import suppress
 from functx.core.program import Atom
 from functx.transforms.explore.failed_runs import Contradiction
 from functx.transforms.explore.merging import Renaming
+from functx.transforms.explore.outcomes import Route
 from functx.transforms.explore.paths import Decision, Explorer, Merge
 from functx.transforms.explore.run import Run
 
@@ -30,7 +31,7 @@ def check_assumptions(explorer: Explorer) -> None:
                 if decision.assumed is None:
                     continue
                 with suppress(Contradiction):
-                    Run(explorer, [*path, *outcomes]).execute()
+                    Run(explorer, Route([*path, *outcomes])).execute()
                 if decision.assumed is not None:
                     explorer.findings.refuse(merge)
 

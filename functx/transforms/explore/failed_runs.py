@@ -43,7 +43,10 @@ def raise_for_mismatch(run: Run, eqn: Equation | None) -> NoReturn:
     raise ReplayError(
         f"explore({run.explorer.name}): the function must compute the same whenever it runs; got "
         + (f"{eqn.primitive!r}, which it did not compute before" if eqn else "another end"),
-        *[f"after {s.outcome} at {source_line(s.decision.source)}" for s in run.history[-1:]],
+        *[
+            f"after {s.outcome} at {source_line(s.decision.source)}"
+            for s in run.outcomes.history[-1:]
+        ],
         fix="Leave out side effects, such as appending to a list from outside, and random numbers of "
         "Python or NumPy: the function runs once for each outcome of its decisions.",
         source=None if eqn is None else eqn.source,
@@ -52,7 +55,7 @@ def raise_for_mismatch(run: Run, eqn: Equation | None) -> NoReturn:
 
 def suspects(run: Run) -> Iterator[Merge]:
     """The merges that may have made `run` differ from the known path, the likeliest one first."""
-    found = find_wrong_merge(run, run.outcomes(), run.crossings)
+    found = find_wrong_merge(run, run.outcomes.taken(), run.crossings)
     if found is not None:
         yield found
     # The known path is itself the wrong one: a run recorded it after a wrong merge.
@@ -96,7 +99,10 @@ def find_wrong_merge(
 
 def replay(run: Run, path: Sequence[bool]) -> tuple[Run, bool]:
     """A run that ends after the outcomes `path`, and whether it matches what is known."""
-    again = type(run)(run.explorer, path, contradicts=True, is_replay=True)
+    route = run.route._replace(
+        outcomes=path, merges=True, prefer=None, contradicts=True, is_replay=True
+    )
+    again = type(run)(run.explorer, route)
     try:
         again.execute()
     except (ReplayMismatch, Exception, GeneratorExit):
@@ -113,17 +119,22 @@ def restart_or_explain(run: Run, error: BaseException) -> None:
         return
     run.findings.give_up_numbers(run.numbers)
     if run.crossings and not is_error_of_path(run, error):
-        wrong = find_wrong_merge(run, run.outcomes(), run.crossings)
+        wrong = find_wrong_merge(run, run.outcomes.taken(), run.crossings)
         run.findings.refuse(wrong or run.crossings[-1].merge)
-    if run.history and not isinstance(error, FunctxError):
-        outcomes = [f"  {s.outcome}: {source_line(s.decision.source)}" for s in run.history]
+    if run.outcomes.history and not isinstance(error, FunctxError):
+        outcomes = [
+            f"  {s.outcome}: {source_line(s.decision.source)}" for s in run.outcomes.history
+        ]
         error.add_note("\n".join(["explored with these outcomes:", *outcomes]))
 
 
 def is_error_of_path(run: Run, error: BaseException) -> bool:
     """Whether a run with the same outcomes that does not merge ends with the same error."""
     try:
-        type(run)(run.explorer, run.outcomes(), merges=False).execute()
+        route = run.route._replace(
+            outcomes=run.outcomes.taken(), merges=False, prefer=None, contradicts=False
+        )
+        type(run)(run.explorer, route).execute()
     except Contradiction:
         return False
     except Exception as found:

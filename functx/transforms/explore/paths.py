@@ -263,10 +263,11 @@ class Explorer:
     def explore(self) -> Segment:
         """The first segment of all paths. Raises Restart if another exploration must follow."""
         from functx.transforms.explore.assumptions import check_assumptions
+        from functx.transforms.explore.outcomes import Route
         from functx.transforms.explore.run import Run
 
         self.reset()
-        Run(self, []).execute()
+        Run(self, Route()).execute()
         self.runs = 1
         while self.open:
             self.close_decisions()
@@ -282,6 +283,7 @@ class Explorer:
     def close_decisions(self) -> None:
         """Run to each outcome that no run has taken."""
         from functx.transforms.explore.limits import path_limit_error
+        from functx.transforms.explore.outcomes import Route
         from functx.transforms.explore.run import Run
 
         while self.open:
@@ -297,7 +299,7 @@ class Explorer:
             if not self.run_to(decision.arrival.segment, missing[:1]):
                 # Only a run that has merged otherwise would come here with this outcome.
                 path = [*decision.arrival.segment.path(), missing[0]]
-                Run(self, path, contradicts=True).execute()
+                Run(self, Route(path, contradicts=True)).execute()
 
     def run_to(
         self,
@@ -307,11 +309,12 @@ class Explorer:
     ) -> bool:
         """Run to the end of a segment, and go on with `outcomes`; whether a path can be decided that way."""
         from functx.transforms.explore.failed_runs import Contradiction
+        from functx.transforms.explore.outcomes import Route
         from functx.transforms.explore.run import Run
 
         for path in (segment.path(), segment.recorded_path):
             try:
-                Run(self, [*path, *outcomes], prefer=prefer).execute()
+                Run(self, Route([*path, *outcomes], prefer=prefer)).execute()
             except Contradiction:
                 continue
             return True
@@ -324,6 +327,7 @@ class Explorer:
         attributes of global objects. Many merges are verified by runs among which, for each two
         decisions, all pairs of outcomes occur.
         """
+        from functx.transforms.explore.outcomes import Route
         from functx.transforms.explore.run import Run
 
         if len(self.merges) <= _VERIFIED_ONE_BY_ONE:
@@ -332,7 +336,7 @@ class Explorer:
             return
         for bit in range(self.count.bit_length()):
             for flip in (0, 1):
-                Run(self, [], prefer=partial(Decision.bit, bit=bit, flip=flip)).execute()
+                Run(self, Route(prefer=partial(Decision.bit, bit=bit, flip=flip))).execute()
 
 
 class Labels:

@@ -32,6 +32,14 @@ LeafKey = tuple[Any, ...]
 """A frame, the name of a local variable, and the path within its value."""
 
 
+IS_LEAF = "leaf"
+"""Describes a number or a traced array, whose value is among the leaves."""
+SAME_AS = "same as"
+"""Begins the description of an object that another path of keys leads to as well; that path follows."""
+OUT_OF_REACH = "out of reach"
+"""Describes what is not compared, since the state is too large."""
+
+
 class Leaf(NamedTuple):
     """A traced array or a number among the local variables; `set` replaces it, None if it cannot."""
 
@@ -166,13 +174,13 @@ class PythonState:
             setter and (kind in (int, float, complex) or isinstance(x, np.generic))
         ):
             self.leaves[path] = Leaf(x, setter)
-            return "a number or traced array"
+            return IS_LEAF
         if x is None or x is ... or kind in _COMPARED_BY_TEXT or isinstance(x, np.generic):
             return kind, repr(x)
         if id(x) in self._seen:
-            return "the same as", self._seen[id(x)]
+            return SAME_AS, self._seen[id(x)]
         if len(self._seen) > _LARGEST_STATE:
-            return "out of reach"
+            return OUT_OF_REACH
         self._seen[id(x)] = path
         self._keep(x)
         if kind is np.ndarray:

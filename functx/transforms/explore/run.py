@@ -7,10 +7,9 @@ from then on, its values have the names that they have there, and what it does m
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -27,7 +26,6 @@ from functx.core.tracing import Builder, run_and_finish
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree
 from functx.transforms.explore.failed_runs import (
-    Contradiction,
     Crossing,
     PathEnds,
     ReplayMismatch,
@@ -44,6 +42,8 @@ from functx.transforms.explore.iterations import (
 from functx.transforms.explore.limits import iteration_limit_error, recursion_error
 from functx.transforms.explore.memory import RunMemory, Slot
 from functx.transforms.explore.merging import Renaming, can_merge, has_same_structure
+from functx.transforms.explore.names import Names
+from functx.transforms.explore.outcomes import Outcomes, Route
 from functx.transforms.explore.paths import (
     Arrival,
     Decision,
@@ -68,61 +68,16 @@ from functx.transforms.explore.python_state import (
 )
 from functx.transforms.tracing_api import check_output
 
-LOOP_ROUNDS = 64
-"""The number of times that a loop is followed: a Python loop whose end no variable shows ends within these."""
-_FEWEST_ROUNDS, _ROUND_EQUATIONS = 8, 1000
-_LONGEST_WALK, _LONGEST_PLAN = 320, 1280
 _DEEPEST_RECURSION = 50
 
 
-class PassedDecision(NamedTuple):
-    """A decision on the way of a run, its outcome, and the number of equations before it."""
-
-    decision: Decision
-    outcome: bool
-    equations: int
-
-
 class Run:
-    """One run of the function, which takes the outcomes `path`, then those that are not yet known.
+    """One run of the function along a route."""
 
-    A run that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
-    decision that the run comes to for the first time. It raises Contradiction where an outcome of `path` is
-    excluded by an earlier one, unless it `contradicts`. A replay ends after `path`, and raises ReplayMismatch.
-    """
-
-    def __init__(
-        self,
-        explorer: Explorer,
-        path: Sequence[bool],
-        merges: bool = True,
-        prefer: Callable[[Decision], bool] | None = None,
-        contradicts: bool = False,
-        is_replay: bool = False,
-    ):
-        self.prefer, self.contradicts, self.is_replay = prefer, contradicts, is_replay
-        self.explorer, self.findings, self.merges = explorer, explorer.findings, merges
-        self.segment = explorer.root if merges else Segment()
-        self.forced, self.planned = deque(path), deque[bool]()
-        self.history: list[PassedDecision] = []
-        self.passed: dict[Decision, int] = {}
-        self.position_in_segment = self.emitted = self.scanned = self.idle = 0
-        self.names: dict[Var, tuple[Any, int]] = {}
-        self.renamings: list[Renaming] = []
-        self.crossings: list[Crossing] = []
-        self.crossed: dict[Merge, Arrival] = {}
-        self.numbers: set[Slot] = set()
-        self.step, self.loops = DecisionStep(()), dict[Loop, int]()
-        self.unknown_values = UnknownValues()
-        self.facts: dict[Atom, bool] = {}
-        self.shared_facts: set[Atom] = set()
-        self.visits: dict[Any, list[Arrival]] = {}
-        self.memory = RunMemory(explorer.memory, self.name)
-        self.last_decision: tuple[Source | None, int, int] = (None, 0, 0)
-
-    def execute(self) -> None:
-        """Run the function in a builder of its own."""
-        explorer = self.explorer
+    def __init__(self, explorer: Explorer, route: Route):
+        self.explorer, self.findings, self.route = explorer, explorer.findings, route
+        self.segment = explorer.root if route.merges else Segment()
+        self.outcomes = Outcomes(explorer, route)
         builder = self.builder = Builder(explorer.name, "explore", current_builder.innermost())
         builder.carries_writes = builder.returns_writes = True
         builder.imported_views = {}
@@ -130,18 +85,31 @@ class Run:
         # Functionalizes from the start, so that all runs have the same equations.
         builder.writes = True
         builder.explorer = explorer
+        self.names = Names(builder, explorer.findings)
+        self.memory = RunMemory(explorer.memory, self.names.name)
+        self.position_in_segment = self.emitted = self.scanned = 0
+        self.crossings: list[Crossing] = []
+        self.crossed: dict[Merge, Arrival] = {}
+        self.numbers: set[Slot] = set()
+        self.step, self.loops = DecisionStep(()), dict[Loop, int]()
+        self.unknown_values = UnknownValues()
+        self.visits: dict[Any, list[Arrival]] = {}
+        self.last_decision: tuple[Source | None, int, int] = (None, 0, 0)
+
+    def execute(self) -> None:
+        """Run the function in a builder of its own."""
         try:
             with other_threads_wait(), no_garbage_collection():
                 self.known_iterators = [*live_iterators()]
-                run_and_finish(builder, self.call_function, [])
+                run_and_finish(self.builder, self.call_function, [])
         except PathEnds:
             pass
         except ReplayMismatch as mismatch:
-            if self.is_replay:
+            if self.route.is_replay:
                 raise
             raise_for_mismatch(self, *mismatch.args)
         except (Exception, GeneratorExit) as error:
-            if not self.is_replay:
+            if not self.route.is_replay:
                 restart_or_explain(self, error)
             raise
 
@@ -156,10 +124,6 @@ class Run:
         self.finish([self.builder.tracer(x) for x in leaves], out_tree)
         return []
 
-    def outcomes(self) -> list[bool]:
-        """The outcomes of this run so far."""
-        return [step.outcome for step in self.history]
-
     def mismatch(self, eqn: Equation | None = None) -> NoReturn:
         """End this run, which differs from the known path."""
         raise ReplayMismatch(eqn)
@@ -167,39 +131,10 @@ class Run:
     # Equations
 
     def atom(self, x: Any) -> Atom:
-        """The canonical atom of the current value of `x`."""
+        """The name of the current value of `x`."""
         atom = functionalized_atom(self.builder, self.builder.atom(x))[1]
         self.record_equations()
-        return self.canonical(atom)
-
-    def canonical(self, atom: Atom) -> Atom:
-        """The atom that stands for `atom` of this run in all runs; the path has merged wrongly without one."""
-        found = self.name(atom)
-        if isinstance(found, Merge):
-            self.findings.refuse(found)
-        return found
-
-    def name(self, atom: Atom) -> Atom | Merge:
-        """As `canonical`; the merge since which there is no such atom, if there is none."""
-        if type(atom) is not Var:
-            return atom
-        known = self.names.get(atom)
-        if known is None:
-            value = self.builder.captured_value(atom)
-            assert value is not None, "a value has an equation or is captured"
-            known = self.findings.capture(value), 0
-        found, count = known
-        for renaming in self.renamings[count:]:
-            if isinstance(found, Merge):
-                break
-            found = renaming(found)
-        self.names[atom] = found, len(self.renamings)
-        return found  # type: ignore[no-any-return]
-
-    def set_names(self, own: Sequence[Var], names: Sequence[Any]) -> None:
-        """Give variables of this run the names that they have now."""
-        count = len(self.renamings)
-        self.names.update({v: (name, count) for v, name in zip(own, names, strict=True)})
+        return self.names.needed_name(atom)
 
     def new_equations(self) -> list[Equation]:
         """The pure equations that have been appended since the last call."""
@@ -216,13 +151,13 @@ class Run:
             if segment.end is not None or self.position_in_segment < len(segment.equations):
                 self.match_equation(eqn)
                 continue
-            inputs = [self.canonical(a) for a in eqn.inputs]
+            inputs = [self.names.needed_name(a) for a in eqn.inputs]
             outputs = [Var(v.aval) for v in eqn.outputs]
             new = Equation(eqn.primitive, inputs, outputs, eqn.source, eqn.part)
             segment.equations.append(new)
             segment.define(outputs)
             self.explorer.labels.add(new)
-            self.set_names(eqn.outputs, outputs)
+            self.names.set(eqn.outputs, outputs)
             self.position_in_segment += 1
 
     def match_equation(self, eqn: Equation) -> None:
@@ -230,24 +165,24 @@ class Run:
 
         After a merge, one of the paths may read a view that the other does not have.
         """
-        inputs = [self.name(a) for a in eqn.inputs]
+        inputs = [self.names.name(a) for a in eqn.inputs]
         known = self.segment.equations
         for i in range(self.position_in_segment, len(known)):
             if known[i].primitive == eqn.primitive and known[i].inputs == inputs:
                 self.position_in_segment = i + 1
-                self.set_names(eqn.outputs, known[i].outputs)
+                self.names.set(eqn.outputs, known[i].outputs)
                 return
-            if known[i].primitive.effects or not self.renamings:
+            if known[i].primitive.effects or not self.names.renamings:
                 break
-        if eqn.primitive.effects or not self.renamings:
+        if eqn.primitive.effects or not self.names.renamings:
             self.mismatch(eqn)
-        lost = [x for x in inputs if isinstance(x, Merge)] or [self.renamings[-1].merge]
-        self.set_names(eqn.outputs, lost[:1] * len(eqn.outputs))
+        lost = [x for x in inputs if isinstance(x, Merge)] or [self.names.renamings[-1].merge]
+        self.names.set(eqn.outputs, lost[:1] * len(eqn.outputs))
 
     def check_all_matched(self) -> None:
         """Check that the known equations of the segment that are left have no effects."""
         left = self.segment.equations[self.position_in_segment :]
-        if left and (not self.renamings or any([eqn.primitive.effects for eqn in left])):
+        if left and (not self.names.renamings or any([eqn.primitive.effects for eqn in left])):
             self.mismatch()
 
     # Memory
@@ -340,16 +275,16 @@ class Run:
             else:
                 own = functionalized_atom(self.builder, self.builder.atom(leaf.value))[1]
                 self.record_equations()
-                source = self.name(own)
+                source = self.names.name(own)
             tracer = self.builder.add_input(aval)
             leaf.set(tracer)
             state.leaves[key] = leaf._replace(value=tracer)
             if isinstance(source, Merge):
-                self.set_names([tracer.atom], [source])  # type: ignore[list-item]
+                self.names.set([tracer.atom], [source])  # type: ignore[list-item]
                 continue
             known = self.segment.definitions.get(key)
             found[key] = known[0] if known else Var(aval), source
-            self.set_names([tracer.atom], [found[key][0]])  # type: ignore[list-item]
+            self.names.set([tracer.atom], [found[key][0]])  # type: ignore[list-item]
         return found
 
     def type_of_variable(self, slot: Slot, value: Any) -> ShapedArray | None:
@@ -377,10 +312,11 @@ class Run:
         atoms = {k: functionalized_atom(self.builder, a)[1] for k, a in arrays.items()}
         found = self.atom(predicate)
         named = {
-            k: self.name(atoms[k]) if k in atoms else literal_number(x) for k, x in values.items()
+            k: self.names.name(atoms[k]) if k in atoms else literal_number(x)
+            for k, x in values.items()
         }
         captured = self.captured_arrays()
-        named |= {captured_key(v): self.name(a) for v, (_, a) in captured.items()}
+        named |= {captured_key(v): self.names.name(a) for v, (_, a) in captured.items()}
         arrays |= {captured_key(v): own for v, (own, _) in captured.items()}
         memory = self.memory.describe(
             position.frames, {k: a for k, a in arrays.items() if type(a) is Var}, self.aliases()
@@ -393,7 +329,7 @@ class Run:
             {k: x for k, x in named.items() if not isinstance(x, Merge)},
             frozenset([k for k, leaf in state.leaves.items() if leaf.set is not None]),
             memory,
-            {p: on for p, on in self.facts.items() if p in self.shared_facts},
+            self.outcomes.known_facts(),
             self.segment,
         )
 
@@ -416,11 +352,11 @@ class Run:
     def arrive(self, arrival: Arrival, definitions: dict[LeafKey, tuple[Var, Atom]]) -> bool:
         """The outcome at a decision; from then on, the run goes where the path leads that it merges with."""
         segment = self.segment
-        self.idle += 1
+        self.outcomes.idle += 1
         if segment.end is None:
-            if self.is_replay:
+            if self.route.is_replay:
                 raise PathEnds
-            self.idle = 0
+            self.outcomes.idle = 0
             segment.definitions = definitions
             segment.define([var for var, _ in definitions.values()])
             segment.end = self.new_end(arrival)
@@ -436,22 +372,24 @@ class Run:
     def new_end(self, arrival: Arrival) -> Decision | Merge:
         """The end of a new segment: a merge with an equal state, or a new decision."""
         label = self.explorer.labels.label(arrival.predicate)
-        fact = self.facts.get(label)
-        decisions = self.explorer.decisions.setdefault(arrival.position, []) if self.merges else []
+        fact = self.outcomes.facts.get(label)
+        decisions = (
+            self.explorer.decisions.setdefault(arrival.position, []) if self.route.merges else []
+        )
         unmerged = self.findings.unmerged
         # Between two decisions of one call of C code, such as `max`, its state is hidden.
         if not arrival.position.repeats and arrival.constants() not in unmerged:
             for each in decisions:
-                if each.assumed not in (None, fact) or each.arrival.constants() in unmerged:
-                    continue
-                if can_merge(each.arrival, arrival, self.findings):
+                if each.arrival.constants() not in unmerged and can_merge(
+                    each.arrival, arrival, self.findings
+                ):
                     merge = Merge(each, arrival)
                     self.explorer.merges.append(merge)
                     return merge
         self.count_visit(arrival)
-        decision = Decision(arrival, fact if label in self.shared_facts else None)
+        decision = Decision(arrival, fact if label in self.outcomes.shared_facts else None)
         decisions.append(decision)
-        if self.merges:
+        if self.route.merges:
             self.explorer.add(decision)
         return decision
 
@@ -474,76 +412,24 @@ class Run:
 
     def cross(self, merge: Merge, arrival: Arrival) -> None:
         """Go on as the path that this one merges with."""
-        decision = merge.decision
         # Parts of the state that no earlier run shows again may differ.
         if not has_same_structure(self.crossed.setdefault(merge, arrival), arrival):
             self.mismatch()
         renaming = Renaming(merge, arrival, self.findings.captured)
-        self.renamings.append(renaming)
-        self.crossings.append(Crossing(merge, len(self.history)))
-        renamed = {renaming(p): on for p, on in self.facts.items()}
-        label, known = self.explorer.labels.label, decision.arrival.facts
-        self.facts = {label(p): on for p, on in renamed.items() if not isinstance(p, Merge)}
-        self.shared_facts = {p for p, on in self.facts.items() if known.get(p) is on}
-        if not known.keys() <= self.shared_facts | merge.undecided.keys():
-            outcomes = self.outcomes()
-            for predicate in known:
-                if predicate not in self.shared_facts:
-                    merge.undecided.setdefault(predicate, outcomes)
-        self.plan_rounds(decision)
-
-    def plan_rounds(self, decision: Decision) -> None:
-        """Follow a loop that is found for many rounds: one of Python may end although nothing shows it."""
-        start = self.passed.get(decision)
-        if start is not None and not self.planned and self.idle == 0:
-            cycle = [step.outcome for step in self.history[start:]]
-            equations = len(self.builder.equations) - self.history[start].equations
-            rounds = max(_FEWEST_ROUNDS, min(LOOP_ROUNDS, _ROUND_EQUATIONS // (equations + 1)))
-            self.planned.extend(cycle * rounds)
+        self.names.renamings.append(renaming)
+        self.crossings.append(Crossing(merge, len(self.outcomes.history)))
+        self.outcomes.cross(merge, renaming, len(self.builder.equations))
 
     def leave(self, decision: Decision) -> bool:
         """Go on after a decision; its outcome."""
-        label = self.explorer.labels.label(decision.arrival.predicate)
-        outcome = self.next_outcome(decision, self.facts.get(label))
-        self.facts[label] = outcome
-        self.shared_facts.add(label)
-        self.passed[decision] = len(self.history)
-        self.history.append(PassedDecision(decision, outcome, len(self.builder.equations)))
-        self.explorer.last_outcome[decision.arrival.position.frames[-1:]] = outcome
+        outcome = self.outcomes.take(decision, len(self.builder.equations))
         if outcome not in decision.after:
             segment = decision.after[outcome] = Segment(decision.arrival.segment)
-            segment.recorded_path = self.outcomes()
+            segment.recorded_path = self.outcomes.taken()
         segment = decision.after[outcome]
         segment.used += 1
         self.segment, self.position_in_segment = segment, 0
         return outcome
-
-    def next_outcome(self, decision: Decision, fact: bool | None) -> bool:
-        """The outcome that the path has decided before, else one that is not known or the less used one."""
-        if self.forced:
-            outcome = self.forced.popleft()
-            if fact not in (None, outcome) and not self.contradicts:
-                raise Contradiction
-            return outcome
-        if decision.assumed not in (None, fact):
-            # A path has merged that has not decided the same before.
-            self.explorer.reopen(decision)
-        if self.is_replay:
-            raise PathEnds
-        if self.idle > (_LONGEST_PLAN if self.planned else _LONGEST_WALK):
-            raise PathEnds
-        if fact is not None:
-            return fact
-        if self.planned:
-            return self.planned.popleft()
-        missing = decision.missing()
-        if len(missing) == 2:
-            return self.explorer.last_outcome.get(decision.arrival.position.frames[-1:], True)
-        if missing:
-            return missing[0]
-        if self.prefer and decision not in self.passed:
-            return self.prefer(decision)
-        return min((True, False), key=lambda on: decision.after[on].used)
 
     def count_visit(self, arrival: Arrival) -> None:
         """Count the new decisions of this run at a position; IterationLimitError for too many."""
@@ -558,9 +444,9 @@ class Run:
         """Record the results as the end of the path."""
         outputs = [functionalized_atom(self.builder, x.atom)[1] for x in outs]
         self.record_equations()
-        current = {v: self.canonical(a) for v, (_, a) in self.captured_arrays().items()}
+        current = {v: self.names.needed_name(a) for v, (_, a) in self.captured_arrays().items()}
         written = {v: a for v, a in current.items() if a is not v}
-        end = PathResult([self.canonical(a) for a in outputs], out_tree, written)
+        end = PathResult([self.names.needed_name(a) for a in outputs], out_tree, written)
         if self.segment.end is None:
             self.segment.end = end
             return
