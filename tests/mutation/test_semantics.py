@@ -512,7 +512,7 @@ def test_a_program_with_writes_parses_back_and_runs_as_it_did():
     again = functx.Program.parse(str(program))
     assert again == program and again.writes
     x = ramp(3)
-    close(again(x, 2.0)[0], 22.0)
+    close(again(x, 2.0), 22.0)
     close(x, [4.0, 3.0, 4.0])
 
 
