@@ -98,9 +98,9 @@ def odeint(
     """The solution of dy/dt = `func(y, t, *args)` with `y = y0` at `t[0]`, at all times `t`, which rise or fall.
 
     `y0` may be a pytree; each leaf of the result has the times as a new first axis. Steps have the error
-    `atol + rtol * abs(y)` or less, with an `rtol` of at least 100 rounding errors, as in SciPy; they have at
-    most the length `hmax`, and between two times the number `mxstep`. Where that does not suffice, or a step
-    vanishes, the solution is nan.
+    `atol + rtol * abs(y)` or less, with an `rtol` of at least 4 rounding errors; they have at most the length
+    `hmax`, and between two times the number `mxstep`. Where that does not suffice, or a step vanishes, the
+    solution is nan.
 
     Derivatives in `y0`, `t`, `args` and all that `func` closes over are those of the steps, whose lengths are
     constants: of any order, in both modes. Reverse mode keeps the solution at the times `t`, and repeats the
@@ -143,7 +143,7 @@ def odeint(
         return sign.astype(y.dtype) * slopes.astype(y.dtype)
 
     # Below that, rounding would decide which steps are accepted.
-    least = 100.0 * float(finfo(vector.dtype).eps)
+    least = 4.0 * float(finfo(vector.dtype).eps)
     solver = Solver(slope, maximum(rtol, least), atol, mxstep, hmax)
     return vmap(unravel)(_solve(solver, vector, sign * times))
 
@@ -191,7 +191,7 @@ def _step(solver: Solver, state: Trajectory) -> Trajectory:
     # Up to ten times as long, or down to a fifth, in powers of the fourth root of 2, and no longer than an
     # error tells that is not of rounding alone: a repeated step must be what it was.
     least = where(ratio < 1.0, 1.0, 0.2)
-    rounding = 10.0 * float(finfo(y.dtype).eps) / solver.rtol
+    rounding = 0.4 * float(finfo(y.dtype).eps) / solver.rtol
     factor = clip(0.9 * maximum(maximum(ratio, rounding), 1e-10) ** -0.2, least, 10.0)
     factor = exp2(floor(4.0 * log2(factor)) / 4.0)
     next_length = ops.stop_gradient(minimum(length * factor, solver.max_length))

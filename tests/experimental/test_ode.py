@@ -95,6 +95,15 @@ def test_complex_values_and_single_precision():
         np.testing.assert_allclose(end[-1], np.exp(-1.0), rtol=1e-4)
 
 
+def test_the_default_tolerance_holds_in_single_precision_where_the_slope_jumps():
+    def slope(y, t):
+        return xp.where(t <= 2.0, 1.0, xp.where((t >= 5.0) & (t <= 7.0), -1.0, 0.0))
+
+    with jax.enable_x64(False):
+        ends = odeint(slope, np.float32(0.0), np.array([0.0, 5.0, 10.0], "f4"), hmax=1.0)
+    np.testing.assert_allclose(ends, [0.0, 2.0, 0.0], atol=1e-4)
+
+
 def test_a_solution_that_is_not_reached_is_nan():
     few = odeint(lambda y, t: -y, 1.0, np.array([0.0, 10.0]), mxstep=3)
     pole = odeint(lambda y, t: y * y, 1.0, np.array([0.0, 2.0]))
