@@ -121,7 +121,8 @@ def argument_structure_error(
         args, kwargs = in_tree.children()
         starts = [0, *accumulate([child.num_leaves for child in args.children()])]
         known = [
-            re.split(r"\W", f"{names[i]}", maxsplit=1)[0] for i in starts[:-1] if i < len(names)
+            re.split(r"\W", names[start], maxsplit=1)[0] if child.num_leaves else f"number {i}"
+            for i, (start, child) in enumerate(zip(starts, args.children(), strict=False))
         ]
         required = [*known, *kwargs.node_data()[1]]
         given_args, given_kwargs = given.children()
