@@ -446,6 +446,22 @@ def test_comparisons_by_identity_with_true_and_false_are_decided():
     assert [interpret_in_numpy(program, x)[0] for x in POINTS] == [identities(x) for x in POINTS]
 
 
+def test_a_condition_known_for_one_value_of_a_variable_is_decided_anew_for_the_next():
+    def steps(x, y):
+        a = x * 0.5
+        if abs(x) > 0.25:
+            n = 0
+            while n < 2:
+                n += 1
+                a = 1.0 if x > 0.25 else 2.0
+                x = y
+        return a
+
+    program = make_ir(explore(steps))(numpy.bool_(True), numpy.bool_(True))
+    for y in (True, False):
+        assert interpret_in_numpy(program, numpy.bool_(True), numpy.bool_(y)) == [steps(True, y)]
+
+
 def test_sequential_branches_become_as_many_conditionals_and_common_ends_are_not_repeated():
     text = str(make_ir(explore(ten_ifs))(1.0))
     assert text.count(" = cond[") == 10

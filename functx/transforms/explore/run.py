@@ -380,9 +380,10 @@ class Run:
         # Between two decisions of one call of C code, such as `max`, its state is hidden.
         if not arrival.position.repeats and arrival.constants() not in unmerged:
             for each in decisions:
-                if each.arrival.constants() not in unmerged and can_merge(
-                    each.arrival, arrival, self.findings
-                ):
+                # Its predicate may be a fact of its path, but not of this one.
+                if each.assumed not in (None, fact) or each.arrival.constants() in unmerged:
+                    continue
+                if can_merge(each.arrival, arrival, self.findings):
                     merge = Merge(each, arrival)
                     self.explorer.merges.append(merge)
                     return merge
