@@ -186,8 +186,17 @@ class DotGeneral(Primitive):
             product = self._with_dims((shift_dims(xc, dx), yc), (shift_dims(xb, dx), yb))
             return product(x, y), nb + free.index(dx)
         free = tuple_delete(range(y.ndim), (*shift_dims(yc, dy), *shift_dims(yb, dy)))
+        if free == (dy,):
+            # A product with many vectors: as rows of the result, each is in one piece.
+            return self._with_operands_swapped(shift_dims(yc, dy), shift_dims(yb, dy))(y, x), nb
         product = self._with_dims((xc, shift_dims(yc, dy)), (xb, shift_dims(yb, dy)))
         return product(x, y), x.ndim - len(xc) + free.index(dy)
+
+    def _with_operands_swapped(self, contract: Dims, batched: Dims) -> DotGeneral:
+        """The product of `y`, with these dimensions, and `x`."""
+        precision = None if self.precision is None else self.precision[::-1]
+        dims = (contract, self.contracting_dims[0]), (batched, self.batch_dims[0])
+        return DotGeneral(*dims, precision, self.preferred_element_type)
 
     def _with_dims(self, contract: tuple[Dims, Dims], batched: tuple[Dims, Dims]) -> DotGeneral:
         return DotGeneral(contract, batched, self.precision, self.preferred_element_type)

@@ -175,3 +175,13 @@ def test_in_dims_and_out_dims_are_in_axes_and_out_axes():
     refused(OutAxesError, lambda: vmap(f, out_axes=None, out_dims=1), "both, None and 1")
     refused(InAxesError, lambda: vmap(f, in_dims="01"), "str", "'01'")
     refused(OutAxesError, lambda: vmap(f, out_dims=0.5), "out_axes", "float 0.5")
+
+
+def test_products_of_a_matrix_with_many_vectors_are_rows():
+    w, xs = np.ones((3, 4), "f"), np.ones((5, 4), "f")
+    program = functx.make_ir(
+        functx.vmap(lambda x: functx.lax.dot(w, x, precision=("high", "default")))
+    )(xs)
+    (dot,) = program.equations
+    assert dot.outputs[0].aval.shape == (5, 3) and dot.inputs[0] is program.inputs[0]
+    assert dot.primitive.precision == ("DEFAULT", "HIGH")
