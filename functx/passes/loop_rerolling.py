@@ -135,7 +135,7 @@ class _Reroller:
         ):  # fmt: skip
             unmatched = [(v, atoms) for v, atoms in unmatched if not match(v, atoms)]
         stacked = None if unmatched else self.stacked_results()
-        if stacked is None:
+        if stacked is None or self.costs_more_slices(block, stacked):
             return None
         equations: list[Equation] | None = [*self.slice_equations, *block.equations]
         if rewrite.before_transforms:
@@ -376,6 +376,14 @@ class _Reroller:
                     return None
                 stacked.append(i)
         return stacked
+
+    def costs_more_slices(self, block: Program, stacked: Sequence[int]) -> bool:
+        """Whether slices and reshapes of results that the program returns outnumber what a step computes."""
+        end = len(self.flow.equations)
+        returned = [
+            i for i in stacked if all([self.flow.last_use.get(r[i]) == end for r in self.results])
+        ]
+        return len(block.equations) < 2 * len(returned)
 
     def emit_slice(self, v: Var) -> list[Equation]:
         """Equations that compute the variable `v`, which is a slice of an array."""
