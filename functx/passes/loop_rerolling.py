@@ -378,12 +378,20 @@ class _Reroller:
         return stacked
 
     def costs_more_slices(self, block: Program, stacked: Sequence[int]) -> bool:
-        """Whether slices and reshapes of results that the program returns outnumber what a step computes."""
+        """Whether a step computes less than is needed to gather its scalars and to return its results.
+
+        A returned result is sliced and reshaped; a scalar is reshaped and joined, and backwards that again.
+        """
         end = len(self.flow.equations)
         returned = [
             i for i in stacked if all([self.flow.last_use.get(r[i]) == end for r in self.results])
         ]
-        return len(block.equations) < 2 * len(returned)
+        gathered = [
+            atoms
+            for atoms in self.scalar_inputs.values()
+            if not any([is_concrete_literal(a) or self.slice_before_loop(a) for a in atoms])
+        ]
+        return len(block.equations) < 2 * len(returned) + 4 * len(gathered)
 
     def emit_slice(self, v: Var) -> list[Equation]:
         """Equations that compute the variable `v`, which is a slice of an array."""

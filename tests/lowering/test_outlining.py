@@ -454,6 +454,13 @@ def test_a_long_program_is_outlined_by_default():
     assert text.count('inlineable = "false"') == 10
 
 
+def test_scalars_that_are_given_or_returned_one_by_one_stay_in_the_open():
+    many = [float(i) for i in range(150)]
+    gradient = functx.grad(lambda *xs: sum(x * x for x in xs), argnums=tuple(range(150)))
+    assert "while" not in functx.jit(gradient).lower(*many).as_text()
+    assert "while" not in functx.jit(lambda x: [x * i for i in many]).lower(1.0).as_text()
+
+
 def test_a_short_program_stays_flat_by_default():
     program = program_of(layers, X, WEIGHTS)
     assert outlined(program) == program
