@@ -271,3 +271,10 @@ def test_values_at_unusual_arguments_are_those_of_scipy():
         ends = np.array([-np.inf, np.inf, 0.0])
         np.testing.assert_allclose(ours.sici(ends), reference.sici(ends), 1e-10)
     assert ours.logsumexp(1.0).shape == ()
+
+
+def test_gamma_of_complex_numbers_is_nan_at_its_poles():
+    z = np.array([0, -1, -2, -1.5, 3, 2 + 1j], "complex64")
+    found = ours.gamma(z)
+    assert found.dtype == z.dtype
+    np.testing.assert_allclose(found, reference.gamma(z), rtol=1e-5)

@@ -144,12 +144,19 @@ def gammasgn(x: ArrayLike) -> Value:
 
 
 def gamma(x: ArrayLike) -> Value:
-    """The gamma function, real or complex; for positive integers the factorial of x - 1."""
+    """The gamma function, real or complex; for positive integers the factorial of x - 1.
+
+    At 0 and the negative integers a complex result is nan, as in SciPy.
+    """
     x = as_inexact(x)
     if is_complex(aval_of(x).dtype):
         from functx.scipy.special.combinatorics import loggamma
 
-        return ops.exp(loggamma(x))
+        real = ops.real(x)
+        integer = ops.convert_element_type(ops.floor(real), aval_of(x).dtype)
+        is_pole = ops.bitwise_and(ops.eq(x, integer), ops.le(real, 0.0))
+        # The sum makes the derivatives nan as well.
+        return ops.exp(loggamma(ops.add(x, ops.select(is_pole, complex(math.nan, math.nan), 0j))))
     return ops.mul(gammasgn(x), ops.exp(gammaln(x)))
 
 
