@@ -625,7 +625,7 @@ class JaxCall(Primitive):
         return self.function.out_avals
 
     @property
-    def differentiable_form(self) -> Primitive | None:
+    def differentiable_form(self) -> Any:
         """The operation with the same values that has the derivatives; None if those are JAX's."""
         names = [eqn.primitive.name for eqn in self.function.jaxpr.eqns]
         if len(names) != 1 or names[0] not in DIFFERENTIABLE_FORMS:
