@@ -14,7 +14,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
-from functx.core.types import DType, is_complex, is_floating, is_inexact, kind
+from functx.core.types import is_complex, is_floating, is_inexact, kind
 from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
 from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import assign_array, write_out
@@ -41,6 +41,7 @@ from functx.numpy.ufuncs import (
     zero_literal,
 )
 from functx.ops import arithmetic, conversion, logic, special, transcendental
+from functx.ops.exponents import exponent_of, scale_by_power_of_two
 from functx.ops.operands import as_int, literal
 
 __all__ = [
@@ -204,25 +205,7 @@ def ldexp(x: ArrayOrList, n: ArrayOrList, /) -> Value:
     if kind(aval_of(n).dtype) not in "biu":
         raise DTypeError(f"ldexp: the exponent must be integers; got {aval_of(n)!r}")
     x, n = broadcast(x, ops.convert_element_type(n, np.int32))
-    return _scale_by_power_of_two(x, n)
-
-
-def _scale_by_power_of_two(x: Value, n: Value) -> Value:
-    # In three steps, since 2**n itself may be out of range where x * 2**n is not.
-    dtype = aval_of(x).dtype
-    limit = finfo(dtype).maxexp - 1
-    n = logic.clamp(-3 * limit, n, 3 * limit)
-    third = ops.div(n, 3)
-    for step in (third, third, ops.sub(n, ops.mul(third, 2))):
-        x = ops.mul(x, _power_of_two(step, dtype))
-    return x
-
-
-def _power_of_two(n: Value, dtype: DType) -> Value:
-    """2**n for integers n in the range of the exponent, composed from its bits."""
-    limits, word = finfo(dtype), f"int{8 * dtype.itemsize}"
-    exponent = ops.convert_element_type(arithmetic.add(n, limits.maxexp - 1), word)
-    return ops.bitcast_convert_type(logic.shift_left(exponent, limits.nmant), dtype)
+    return scale_by_power_of_two(x, n)
 
 
 @make_ufunc
@@ -232,19 +215,8 @@ def frexp(x: ArrayOrList, /) -> tuple[Value, Value]:
     dtype = aval_of(x).dtype
     if not is_floating(dtype):
         raise DTypeError(f"frexp: the array must be real; got {aval_of(x)!r}")
-    limits = finfo(dtype)
-    is_finite_nonzero = ops.bitwise_and(conversion.is_finite(x), ops.ne(x, zero_literal(x)))
-    is_subnormal = ops.lt(arithmetic.abs(x), float(limits.smallest_normal))
-    shift = limits.nmant + 2
-    scaled = logic.select(is_subnormal, ops.mul(x, 2.0**shift), x)
-    exponent_bits = logic.shift_right_logical(_bits(scaled, "uint"), limits.nmant)
-    biased_exponent = ops.convert_element_type(
-        logic.bitwise_and(exponent_bits, 2**limits.nexp - 1), np.int32
-    )
-    exponent = ops.sub(biased_exponent, limits.maxexp - 2)
-    exponent = ops.sub(exponent, logic.select(is_subnormal, np.int32(shift), np.int32(0)))
-    exponent = logic.select(is_finite_nonzero, exponent, np.int32(0))
-    return _scale_by_power_of_two(x, ops.neg(exponent)), exponent
+    exponent = exponent_of(x)
+    return scale_by_power_of_two(x, ops.neg(exponent)), exponent
 
 
 @make_ufunc

@@ -155,9 +155,8 @@ def inv(a: ArrayOrList) -> Value:
 def det(a: ArrayOrList) -> Value:
     """The determinant of square matrices.
 
-    Its derivative is the matrix of cofactors, for singular matrices too. Cofactors are accurate next to the
-    largest of them: with rows of very different size, the small ones are not. From the third derivative on,
-    matrices of 4 and more rows whose rank is at most n - 2 give nan.
+    Its derivative is the matrix of cofactors, for singular matrices too, of matrices whose rows and columns are
+    scaled before. From the third derivative on, matrices of 4 and more rows whose rank is at most n - 2 give nan.
 
     >>> import functx, functx.numpy as np
     >>> functx.numpy.round(functx.grad(np.linalg.det)(np.array([[1.0, 2.0], [2.0, 4.0]])), 3).tolist()

@@ -17,10 +17,11 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
-from functx.core.samples import Rounding, f32, i32, sample
+from functx.core.samples import Rounding, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, IRValue, NumPyArray, Tangent, Value
+from functx.ops.exponents import exponent_of, scale_by_power_of_two
 from functx.ops.linear_algebra import (
     LinearSystem,
     MatrixFunction,
@@ -333,6 +334,45 @@ class Det(MatrixFunction):
 
 class Cofactors(MatrixFunction):
     """The matrix of cofactors, the derivative of the determinant, singular or not."""
+
+    rounding = Rounding(is_normwise=True)
+    samples = (sample(f32[3, 3], values={0: well_conditioned((3, 3))}), sample(c64[1, 2, 2]))
+
+    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
+        self.check(x)
+        return x
+
+    def decompose(self, x: Value) -> Value:
+        """The cofactors of the matrix with rows, then columns, scaled to magnitudes of 1/2 to 1.
+
+        The factors are exact powers of two, and constants of all derivatives.
+        """
+        plain = ops.stop_gradient(x)
+        rows = self.exponents(plain, x.ndim - 1)
+        columns = self.exponents(scale_by_power_of_two(plain, ops.neg(rows)), x.ndim - 2)
+        scaling = ops.add(rows, columns)
+        total = ops.add(_of_determinant(rows, x.ndim - 2), _of_determinant(columns, x.ndim - 1))
+        cofactors = BalancedCofactors()(scale_by_power_of_two(x, ops.neg(scaling)))
+        return scale_by_power_of_two(cofactors, ops.sub(total, scaling))
+
+    def exponents(self, x: Value, axis: int) -> Value:
+        """The exponents of the largest magnitudes along `axis`, in the shape of `x`."""
+        largest = ops.reduce_max(ops.abs(x), (axis,))
+        kept = tuple([d for d in range(x.ndim) if d != axis])
+        return ops.broadcast_in_dim(exponent_of(largest), x.shape, kept)
+
+
+def _of_determinant(exponents: Value, axis: int) -> Value:
+    """The sum along `axis` of exponents of rows or columns, in their shape."""
+    kept = tuple([d for d in range(exponents.ndim) if d != axis])
+    return ops.broadcast_in_dim(ops.reduce_sum(exponents, (axis,)), exponents.shape, kept)
+
+
+class BalancedCofactors(MatrixFunction):
+    """The matrix of cofactors of a matrix whose rows and columns are of like magnitude.
+
+    They are accurate next to the largest of them.
+    """
 
     rounding = Rounding(is_normwise=True)
     samples = (

@@ -106,7 +106,7 @@ _FLOPS: dict[str, Callable[[Equation], float]] = {
     "cholesky": _factorization(lambda m, n: n**3 / 3),
     "lu": _factorization(lambda m, n: n * n * (m - n / 3)),
     "det": _factorization(lambda m, n: 2 * n**3 / 3),
-    "cofactors": _factorization(lambda m, n: 2 * n**3),
+    "balanced_cofactors": _factorization(lambda m, n: 2 * n**3),
     "qr": _factorization(lambda m, n: 4 * m * n * n - 4 * n**3 / 3),
     "geqrf": _factorization(lambda m, n: 2 * n * n * (m - n / 3)),
     "eigh": _factorization(lambda m, n: 9 * n**3),

@@ -112,6 +112,15 @@ def test_the_gradient_of_a_determinant_is_its_cofactors():
     np.testing.assert_allclose(got, jax.jit(jax.vmap(jax.grad(jnp.linalg.det)))(SQUARE), rtol=1e-9)
 
 
+def test_the_gradient_of_a_determinant_is_accurate_for_rows_and_columns_of_any_size():
+    plain = SQUARE[0]
+    scaling = 10.0 ** np.array([[-6], [3], [5]]) * 10.0 ** np.array([4, -7, 1])
+    slope = grad(xp.linalg.det)((plain * scaling).astype("float32"))
+    cofactors = np.linalg.det(plain) * np.linalg.inv(plain).T
+    # The product of the sizes of all rows and columns is 1.
+    np.testing.assert_allclose(np.asarray(slope) * scaling, cofactors, rtol=1e-4)
+
+
 def test_second_derivatives_of_a_determinant_at_zero():
     # det = ad - bc
     want = np.zeros((2, 2, 2, 2))

@@ -67,6 +67,7 @@ ROWS = {
     "cumsum": ({"axis": 0}, [bool_[3]], "DTypeError", "got bool[3]"),
     "cholesky": ({}, [f32[2, 3]], "ShapeError", "must hold square matrices; got f32[2,3]"),
     "cofactors": ({}, [f32[3]], "ShapeError", "must hold square matrices; got f32[3]"),
+    "balanced_cofactors": ({}, [f32[3]], "ShapeError", "must hold square matrices; got f32[3]"),
     "det": ({}, [i32[2, 2]], "DTypeError", "complex64 or complex128; got i32[2,2]"),
     "eigh": ({}, [f32[2, 3]], "ShapeError", "must hold square matrices; got f32[2,3]"),
     "svd": ({}, [f32[3]], "ShapeError", "must hold matrices; got f32[3]"),

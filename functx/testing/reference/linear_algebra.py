@@ -155,11 +155,15 @@ def TriangularSolve(solve: ops.TriangularSolve, a: Array, b: Array) -> Array:
     return out
 
 
-def Cofactors(x: Array) -> Array:
+def BalancedCofactors(x: Array) -> Array:
     rows = range(x.shape[-1])
     minors = [[np.delete(np.delete(x, i, -2), j, -1) for j in rows] for i in rows]
     cofactors = [[(-1) ** (i + j) * np.linalg.det(minors[i][j]) for j in rows] for i in rows]
     return np.moveaxis(np.array(cofactors), (0, 1), (-2, -1))
+
+
+def Cofactors(x: Array) -> Array:
+    return BalancedCofactors(x)
 
 
 def eigendecomposition(a: Array, rows: int) -> Array | tuple[Array, Array]:
