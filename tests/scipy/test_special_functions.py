@@ -227,6 +227,11 @@ def test_an_order_is_not_differentiated():
         fx.grad(ours.jv)(1.0, 2.0)
 
 
+def test_relative_entropies_with_nan_are_nan():
+    p, q = np.array([[0.0, np.nan], [-1.0, np.nan], [np.nan, -1.0], [np.nan, 0.0]], "float32").T
+    assert np.isnan(ours.rel_entr(p, q)).all() and np.isnan(ours.kl_div(p, q)).all()
+
+
 def test_functions_in_compositions():
     x = np.linspace(0.2, 3.0, 6, dtype="float32").reshape(2, 3)
     f = fx.jit(fx.vmap(fx.vmap(fx.grad(lambda x: ours.erfcx(x) * ours.gammainc(x, 1.0)))))

@@ -65,7 +65,8 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Value:
     positive = ops.bitwise_and(ops.gt(p, 0.0), ops.gt(q, 0.0))
     difference = ops.mul(p, ops.sub(ops.log(p), ops.log(q)))
     out = ops.select(ops.bitwise_and(out_of_range, positive), difference, out)
-    return ops.select(ops.bitwise_or(ops.lt(p, 0.0), ops.lt(q, 0.0)), math.inf, out)
+    out = ops.select(ops.bitwise_or(ops.lt(p, 0.0), ops.lt(q, 0.0)), math.inf, out)
+    return ops.select(ops.bitwise_or(ops.ne(p, p), ops.ne(q, q)), math.nan, out)
 
 
 def kl_div(p: ArrayLike, q: ArrayLike) -> Value:
