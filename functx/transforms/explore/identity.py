@@ -12,7 +12,12 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from functx.transforms.explore.iterations import instruction_at, instructions_after, successors
+from functx.transforms.explore.iterations import (
+    instruction_at,
+    instructions_after,
+    stored_names,
+    successors,
+)
 
 
 class Uses(NamedTuple):
@@ -57,7 +62,7 @@ def uses_of_value(code: CodeType, offset: int) -> Uses:
         )
         is_returned |= each.opname == "RETURN_VALUE"
         if each.opname.startswith(_STORES_OF_VARIABLES):
-            variables.add(each.argval)
+            variables.update(stored_names(each))
         keeps_copy = each.opname.startswith("STORE_") and copies_value(instructions.get(at - 2))
         if each.opname.startswith(_WAYS_OF_VALUE) or keeps_copy:
             pending += successors(each, after)
@@ -81,14 +86,22 @@ def copies_value(instruction: dis.Instruction | None) -> bool:
 def compared_variables(code: CodeType) -> frozenset[str]:
     """The variables that a function, or one within it, compares by identity with `True` or `False`."""
     instructions, _ = instructions_after(code)
-    loads = [x for x in instructions.values() if x.opname.startswith(_LOADS_OF_VARIABLES)]
-    found = [x.argval for x in loads if uses_of_value(code, x.offset).is_compared]
+    loads = [(x.offset, loaded_name(x)) for x in instructions.values()]
+    found = [name for at, name in loads if name and uses_of_value(code, at).is_compared]
     inner = [compared_variables(c) for c in code.co_consts if isinstance(c, CodeType)]
     return frozenset(found).union(*inner)
 
 
+def loaded_name(instruction: dis.Instruction) -> str | None:
+    """The variable whose value an instruction pushes, the last one of two; None for other instructions."""
+    if not instruction.opname.endswith(_LOADS_OF_VARIABLES):
+        return None
+    names = instruction.argval
+    return str(names[-1] if isinstance(names, tuple) else names)
+
+
 _STORES_OF_VARIABLES = "STORE_FAST", "STORE_DEREF", "STORE_NAME", "STORE_GLOBAL"
-_LOADS_OF_VARIABLES = "LOAD_FAST", "LOAD_DEREF", "LOAD_NAME", "LOAD_GLOBAL"
+_LOADS_OF_VARIABLES = "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_NAME", "LOAD_GLOBAL"
 _WAYS_OF_VALUE = (
     *_LOADS_OF_VARIABLES,
     "LOAD_CONST",
