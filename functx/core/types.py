@@ -117,7 +117,8 @@ def canonical_dtype(dtype: DTypeLike) -> DType:
         dtype = PYTHON_SCALAR_DTYPES[dtype]
     try:
         wide: DType = np.dtype(dtype)
-        if wide.kind in "OSUMm" and wide is not dtype:
+        # `object`, `str` and the like; a text type with its length is meant as it is.
+        if (wide.kind == "O" or not wide.itemsize) and wide is not dtype:
             raise TypeError("of no numbers")
     except (TypeError, ValueError):
         shown = type_name(dtype) if isinstance(dtype, np.ndarray) else repr(dtype)

@@ -346,6 +346,20 @@ class _BinaryExtremum(Binary, abstract=True):
         raise NotImplementedError
 
 
+def complex_max(x: Value, y: Value) -> Value:
+    """`lax.max`, which lets one operand of two hide a nan, of complex arrays of JAX; nan where either is."""
+    return _first_nan(x, y, lax.max(x, y))
+
+
+def complex_min(x: Value, y: Value) -> Value:
+    """`lax.min` of complex arrays of JAX; nan where either is."""
+    return _first_nan(x, y, lax.min(x, y))
+
+
+def _first_nan(x: Value, y: Value, otherwise: Value) -> Value:
+    return lax.select(lax.ne(x, x), x, lax.select(lax.ne(y, y), y, otherwise))
+
+
 def _extremum_samples(*gradients: list[float]) -> tuple[Sample, ...]:
     """Samples, among them one with ties, with the expected `gradients` of its two operands."""
     values = {0: [1.0, 2.0, 3.0], 1: [2.0, 2.0, 2.0]}
@@ -373,7 +387,7 @@ class Max(_BinaryExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
-            return ctx.via_jax(lax.max, x, y)
+            return ctx.via_jax(complex_max, x, y)
         return stablehlo.maximum(x, y)
 
 
@@ -392,7 +406,7 @@ class Min(_BinaryExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
-            return ctx.via_jax(lax.min, x, y)
+            return ctx.via_jax(complex_min, x, y)
         return stablehlo.minimum(x, y)
 
 

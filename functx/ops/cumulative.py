@@ -18,6 +18,7 @@ from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value, Values
+from functx.ops.arithmetic import complex_max, complex_min
 from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
 
@@ -179,7 +180,7 @@ class CumMax(CumExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
-            return self.scan_complex(ctx, x, lax.max)
+            return self.scan_complex(ctx, x, complex_max)
         return self.scan(ctx, x, stablehlo.MaxOp, ops.lowest(ctx.avals_in[0].dtype))
 
 
@@ -191,7 +192,7 @@ class CumMin(CumExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
-            return self.scan_complex(ctx, x, lax.min)
+            return self.scan_complex(ctx, x, complex_min)
         return self.scan(ctx, x, stablehlo.MinOp, ops.highest(ctx.avals_in[0].dtype))
 
 

@@ -6,13 +6,15 @@ import numpy as np
 from ml_dtypes import finfo
 
 from functx import ops
+from functx.core.tracer import aval_of
 from functx.core.types import DType, is_complex
 from functx.core.typing import Value
 
 
 def exponent_of(x: Value) -> Value:
     """The integers n with 2**(n - 1) <= |x| < 2**n, of real `x`; 0 for zeros, infinities and nan."""
-    limits, word = finfo(x.dtype), f"uint{8 * x.dtype.itemsize}"
+    dtype = aval_of(x).dtype
+    limits, word = finfo(dtype), f"uint{8 * dtype.itemsize}"
     is_finite_nonzero = ops.bitwise_and(ops.is_finite(x), ops.ne(x, 0.0))
     is_subnormal = ops.lt(ops.abs(x), float(limits.smallest_normal))
     shift = limits.nmant + 2
@@ -27,11 +29,12 @@ def exponent_of(x: Value) -> Value:
 def scale_by_power_of_two(x: Value, n: Value) -> Value:
     """`x` times 2**n for integers `n` of its shape, exact unless the result is out of range."""
     # In three steps, since 2**n itself may be out of range where x * 2**n is not.
-    limit = finfo(x.dtype).maxexp - 1
+    dtype = aval_of(x).dtype
+    limit = finfo(dtype).maxexp - 1
     n = ops.clamp(-3 * limit, n, 3 * limit)
     third = ops.div(n, 3)
     for step in (third, third, ops.sub(n, ops.mul(third, 2))):
-        x = ops.mul(x, power_of_two(step, x.dtype))
+        x = ops.mul(x, power_of_two(step, dtype))
     return x
 
 

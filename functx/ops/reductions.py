@@ -44,6 +44,7 @@ from functx.core.typing import (
     Value,
     Values,
 )
+from functx.ops.arithmetic import complex_max, complex_min
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import (
     RewriteContext,
@@ -254,7 +255,7 @@ class ReduceMax(ReduceExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = lowest(ctx.avals_in[0].dtype)
-        return self.lower_extremum(ctx, x, stablehlo.MaxOp, lax.max, start)
+        return self.lower_extremum(ctx, x, stablehlo.MaxOp, complex_max, start)
 
 
 class ReduceMin(ReduceExtremum):
@@ -264,7 +265,7 @@ class ReduceMin(ReduceExtremum):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = highest(ctx.avals_in[0].dtype)
-        return self.lower_extremum(ctx, x, stablehlo.MinOp, lax.min, start)
+        return self.lower_extremum(ctx, x, stablehlo.MinOp, complex_min, start)
 
 
 class BitwiseReduction(Reduction, abstract=True):

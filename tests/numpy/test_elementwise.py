@@ -726,3 +726,11 @@ def test_sums_and_products_of_booleans_are_those_of_numpy_under_jit():
     for k, wanted in enumerate(f(a, i)):
         for each in found:
             assert each[k].reshape(wanted.shape).tolist() == wanted.tolist()
+
+
+def test_extrema_of_complex_numbers_are_nan_where_either_is():
+    nan = numpy.nan
+    x, y = numpy.array([nan, 1, 1 + nan * 1j, 2]), numpy.array([1, nan * 1j, 2, 3])
+    numpy.testing.assert_array_equal(np.maximum(x, y), numpy.maximum(x, y).astype("complex64"))
+    numpy.testing.assert_array_equal(np.minimum(x, y), numpy.minimum(x, y).astype("complex64"))
+    assert numpy.isnan(np.max(x[::-1])) and numpy.isnan(np.maximum.accumulate(x)).all()

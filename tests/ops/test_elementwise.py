@@ -111,6 +111,9 @@ def check_values(name, dtype, count):
         # A number with an infinite part is infinite, also where JAX finds nan.
         with np.errstate(all="ignore"):
             theirs = getattr(np, name)(np.asarray(complex_numbers(dtype)[0]))
+    if dtype == "complex64" and name in ("max", "min"):
+        # JAX gives a number where one operand is nan.
+        theirs = getattr(np, f"{name}imum")(*map(np.asarray, complex_numbers(dtype)))
     if dtype == "complex64" and name in ("sinh", "cosh"):
         # JAX's lose digits near their zeros.
         z = np.asarray(complex_numbers(dtype)[0])
