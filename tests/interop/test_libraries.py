@@ -1,6 +1,8 @@
 """Libraries written for JAX, called as they are inside functx's transforms."""
 
+import re
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +53,18 @@ OPTIMIZERS = {
         optax.scale(-1.0),
     ),
 }
+
+
+def test_the_tutorial_trains_with_optax():
+    def error(w, x, y):
+        return ((x @ w - y) ** 2).mean()
+
+    page = Path(__file__).parents[2] / "docs" / "tutorial.md"
+    (block,) = re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL)
+    names = {"jit": fx.jit, "grad": fx.grad, "loss": error, "x": ROWS, "y": ROWS.sum(1)}
+    names["w"] = onp.zeros(3, "float32")
+    exec(block, names)
+    assert error(names["w"], ROWS, ROWS.sum(1)) < 1e-3
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
