@@ -156,6 +156,8 @@ def _solution(
             try:
                 return solve(x, *args, **kwargs)
             except ConcretizationError as error:
+                if type(error) is not ConcretizationError:
+                    raise
                 error.fix = (
                     "The solver is traced, also outside of jit: decorate it with functx.explore, loop with "
                     "functx.lax.while_loop, or run it with values by functx.implicit.on_host."

@@ -146,14 +146,18 @@ def explain(
             + f"Its parameters: {_parameters(declared)}."
             + f" Arguments of `{first}` belong to its result: {name}({first})(*args)." * transforms,
         ) from error
-    for key, value in given.items():
-        # Python's message begins with the name of the function that it could not call.
-        if callable(value) and str(error).startswith(f"{getattr(value, '__qualname__', '')}() "):
-            raise ArgumentError(
-                f"{name}: `{key}` must take the arguments that {name} calls it with; got a function "
-                f"for which {error}",
-                *_definition_of(value),
-            ) from error
+    # Python's message begins with the name of the function that it could not call.
+    culprits = {
+        key: value
+        for key, value in given.items()
+        if callable(value) and str(error).startswith(f"{getattr(value, '__qualname__', '')}() ")
+    }
+    if culprits:
+        raise ArgumentError(
+            f"{name}: {' and '.join([f'`{key}`' for key in culprits])} must take the arguments that "
+            f"{name} calls it with; got a function for which {error}",
+            *[line for value in culprits.values() for line in _definition_of(value)],
+        ) from error
     refused = list(_refused_arguments(declared, given))
     if refused:
         raise kind(f"{name}: {refused[0]}", *refused[1:]) from error
@@ -167,7 +171,7 @@ def explain(
 
 
 _BOUND = "self", "cls"
-"""The parameters of methods that calls do not pass."""
+"""The first parameter of methods, which a call does not pass."""
 
 
 def _parameters(declared: Signature) -> str:
@@ -178,7 +182,7 @@ def _parameters(declared: Signature) -> str:
 
 
 def _similar_parameters(declared: Signature, given: Iterable[str]) -> str:
-    """A question for the first keyword that is no parameter but like one; else empty."""
+    """`Did you mean ...?` for the first keyword that resembles a parameter; else empty."""
     for name in given:
         near = get_close_matches(name, declared.parameters, 1)
         if near and name not in declared.parameters:

@@ -50,7 +50,7 @@ _PURPOSES = {
     "jvp": " to be differentiated",
     "transpose": " to be differentiated in reverse mode",
 }
-"""Continuations of messages that a rule is missing."""
+"""The purposes of rules, as ends of the messages that they are missing."""
 
 
 def rule(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,7 +231,7 @@ class Primitive(metaclass=_PrimitiveType):
     draws: ClassVar[bool] = False
     """Whether the operation or its sub-programs draw random numbers from the state of a generator."""
     may_share_outputs: ClassVar[bool] = False
-    """Whether an output may be the same for all elements of a batch whose operands differ."""
+    """Whether an output may have no batch dimension though operands have one."""
     has_captures: ClassVar[bool] = False
     """Whether the operation is `captured`, or its sub-programs have such equations."""
     is_user_defined: ClassVar[bool] = False

@@ -292,7 +292,9 @@ def _names_in_called_program(eqn: Equation) -> Sequence[str]:
     called = getattr(eqn.primitive, "program", None)
     if not isinstance(called, Program) or len(called.outputs) != len(eqn.outputs):
         return [""] * len(eqn.outputs)
-    names = _assigned_names(called)
+    names = called.memo.get("assigned names")
+    if names is None:
+        names = called.memo["assigned names"] = _assigned_names(called)
     return [names.get(atom, "") for atom in called.outputs]  # type: ignore[arg-type]
 
 

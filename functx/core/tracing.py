@@ -174,12 +174,16 @@ class Builder:
         return atom in made
 
     def depends_on_input(self, atom: Atom) -> bool:
-        """Whether `atom` is an input, or computed from one."""
+        """Whether `atom` is an input or a captured Variable, or computed from one."""
         pending, seen = [atom], {atom}
         for each in pending:
             position = self.producer(each)
             if position is None:
-                if type(each) is Var:
+                source = self.captured_value(each)
+                if type(source) is Tracer:
+                    if source.builder.depends_on_input(source.atom):
+                        return True
+                elif type(each) is Var and (source is None or is_variable(source)):
                     return True
                 continue
             new = [a for a in self.equations[position].inputs if a not in seen]

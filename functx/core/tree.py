@@ -55,7 +55,7 @@ def map(
 ) -> PyTree:
     """The pytree of `f(x, *others)` for the leaves of `tree`, and the subtrees of `rest` in their places.
 
-    Raises TreeError for a tree of `rest` that `tree` is no prefix of.
+    Raises TreeError if `tree` is not a prefix of one of `rest`.
 
     >>> import functx
     >>> functx.tree.map(lambda x, step: x - step, {"w": 3.0, "b": 1.0}, {"w": 0.5, "b": 1.0})
@@ -65,13 +65,10 @@ def map(
         return tree_util.tree_map(f, tree, *rest, is_leaf=is_leaf)
     except ValueError:
         for i, other in enumerate(rest):
-            difference = first_difference(
-                structure(tree, is_leaf), structure(other, is_leaf), prefix=True
-            )
+            difference = first_difference(structure(tree, is_leaf), structure(other), prefix=True)
             if difference is not None:
                 raise TreeError(
-                    "tree.map: all trees must have the structure of the first; got "
-                    f"{difference} for number {i + 2}"
+                    f"tree.map: tree {i + 2} must have the structure of the first; got {difference}"
                 ) from None
         raise
 

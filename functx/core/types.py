@@ -117,7 +117,7 @@ def canonical_dtype(dtype: DTypeLike) -> DType:
         dtype = PYTHON_SCALAR_DTYPES[dtype]
     try:
         wide: DType = np.dtype(dtype)
-        # `object`, `str` and the like; a text type with its length is meant as it is.
+        # `object` and `str` hold no numbers and have no size; "U5" has one, and is passed on.
         if (wide.kind == "O" or not wide.itemsize) and wide is not dtype:
             raise TypeError("of no numbers")
     except (TypeError, ValueError):

@@ -60,7 +60,7 @@ def register_pytree_node_serialization(
 
     A class that is defined again, as in a notebook, takes the place of the former one under its name.
 
-    Raises ExportError if the class has another name or the name another class.
+    Raises ExportError if the class is registered under another name, or the name for another class.
 
     >>> import functx, jax
     >>> class Pair:
@@ -86,11 +86,11 @@ def register_pytree_node_serialization(
     ):
         if not callable(given):
             raise ArgumentError(f"{function}: {name} must be a function; got {type_name(given)}")
-    known = _by_name.get(serialized_name)
-    if nodetype in _by_class and nodetype is not known:
+    known, registered = _by_name.get(serialized_name), _by_class.get(nodetype)
+    if registered is not None and registered.serialized_name != serialized_name:
         raise ExportError(
             f"{function}: a class must be registered under one name; got {serialized_name!r} for "
-            f"{nodetype.__qualname__}, which is registered as {_by_class[nodetype].serialized_name!r}"
+            f"{nodetype.__qualname__}, which is registered as {registered.serialized_name!r}"
         )
     if known is not None and _full_name(known) != _full_name(nodetype):
         raise ExportError(
@@ -108,8 +108,8 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
     In files the class is called `serialized_name`, under which a class with the same fields must be
     registered before a file is loaded.
 
-    Raises ArgumentError for what is no named tuple, ExportError if the class has another name or the name
-    another class.
+    Raises ArgumentError for a class that is not a named tuple, ExportError if the class is registered under
+    another name, or the name for another class.
 
     >>> import functx
     >>> from typing import Any, NamedTuple
@@ -150,7 +150,7 @@ def register_wrapper_serialization(wrapper_type: type[T], *, serialized_name: st
     loaded. The metadata of instances must be numbers, strings, bytes, dtypes, None or tuples of them.
 
     Raises WrapperProtocolError for a class without the methods of a wrapper type, and ExportError if the
-    class has another name or the name another class.
+    class is registered under another name, or the name for another class.
 
     >>> import functx, numpy
     >>> from functx.testing import TwoArray

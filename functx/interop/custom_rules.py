@@ -398,7 +398,7 @@ def translate_custom_vmap_call(eqn: JaxprEqn, *args: Value) -> Translated:
 
 
 def custom_vmap_of_jax(function: JaxprFunction) -> CustomVmap:
-    """The call of a `jax.custom_vmap` function as one of functx, whose derivatives JAX refuses."""
+    """The call of a `jax.custom_vmap` function as one of functx, since JAX has no derivatives of it."""
     (eqn,) = function.jaxpr.eqns
     translated = translate_jaxpr(eqn.params["call"], function.in_avals)
     program = trace_closed(

@@ -90,7 +90,7 @@ KEY_AWARE_PRIMITIVES: set[str] = set()
 """The names of primitives whose rules take the words of typed keys."""
 
 DIFFERENTIABLE_FORMS: dict[str, Callable[[JaxprFunction], Primitive]] = {}
-"""By name of the JAX primitive, the operation with the same values that has the derivatives of a call of it."""
+"""By name of a JAX primitive: the function that makes an operation with the same values, which has derivatives."""
 
 _JAX_NAMES = {p.name for p in vars(primitives).values() if isinstance(p, JaxPrimitive)}
 

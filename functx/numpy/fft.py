@@ -219,8 +219,12 @@ def _transform(
     lengths = _transform_lengths(kind, name, a, s, axes)
     if not axes or (s is None and 0 in [a.shape[d] for d in axes]):
         if axes and kind in ("rfft", "irfft"):
-            out_dtype = real_dtype(dtype) if kind == "irfft" else complex_dtype(dtype)
-            a = ops.convert_element_type(a, out_dtype)
+            n = a.shape[axes[-1]]
+            shape = list(a.shape)
+            shape[axes[-1]] = n and (n // 2 + 1 if kind == "rfft" else 2 * (n - 1))
+            return ops.full(
+                shape, 0, real_dtype(dtype) if kind == "irfft" else complex_dtype(dtype)
+            )
         return copy_if_shared(a, operand(original))
     kept = [*lengths[:-1], lengths[-1] // 2 + 1 if kind == "irfft" else lengths[-1]]
     for axis, n in zip(axes, kept, strict=True):

@@ -204,6 +204,10 @@ def ldexp(x: ArrayOrList, n: ArrayOrList, /) -> Value:
     (x,), n = promote_inexact(x), operand(n)
     if kind(aval_of(n).dtype) not in "biu":
         raise DTypeError(f"ldexp: the exponent must be integers; got {aval_of(n)!r}")
+    dtype = aval_of(n).dtype
+    if dtype.itemsize >= 4:
+        # Beyond the exponents of all types, and in the range of int32.
+        n = ops.clamp(0 if dtype.kind == "u" else -4096, n, 4096)
     x, n = broadcast(x, ops.convert_element_type(n, np.int32))
     return scale_by_power_of_two(x, n)
 

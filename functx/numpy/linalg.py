@@ -155,8 +155,9 @@ def inv(a: ArrayOrList) -> Value:
 def det(a: ArrayOrList) -> Value:
     """The determinant of square matrices.
 
-    Its derivative is the matrix of cofactors, for singular matrices too, of matrices whose rows and columns are
-    scaled before. From the third derivative on, matrices of 4 and more rows whose rank is at most n - 2 give nan.
+    Its derivative is the matrix of cofactors, also for singular matrices; they are computed after rows and
+    columns are scaled by powers of two. From the third derivative on, matrices of 4 and more rows whose rank is
+    at most n - 2 give nan.
 
     >>> import functx, functx.numpy as np
     >>> functx.numpy.round(functx.grad(np.linalg.det)(np.array([[1.0, 2.0], [2.0, 4.0]])), 3).tolist()

@@ -265,7 +265,7 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
 
 
 def stands_for_variable(x: Tracer) -> bool:
-    """Whether `x` is an argument of a function that is traced on Variables, or is computed from one."""
+    """Whether `x` is, or is computed from, an argument of a function traced on Variables."""
     return x.builder.inputs_are_variables and x.builder.depends_on_input(x.atom)
 
 

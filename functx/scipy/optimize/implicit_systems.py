@@ -145,7 +145,7 @@ class DenseFactors(NamedTuple):
         """The factors of `g`, a function of pytrees like `x`; nan if its matrix is singular."""
         vector = RealVector.of(x)
         n, dtype = vector.values.size, vector.values.dtype
-        # The transpose of the matrix: its rows are the columns that LAPACK wants one after the other.
+        # Row j is column j of the matrix, contiguous as LAPACK reads it.
         columns = vmap(vector.function(g))(eye(n, dtype=dtype))
         row_sizes = ops.reduce_max(ops.abs(columns), (0,))
         row_sizes = ops.select(ops.eq(row_sizes, 0.0), 1.0, row_sizes)

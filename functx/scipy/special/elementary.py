@@ -66,7 +66,9 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Value:
     difference = ops.mul(p, ops.sub(ops.log(p), ops.log(q)))
     out = ops.select(ops.bitwise_and(out_of_range, positive), difference, out)
     out = ops.select(ops.bitwise_or(ops.lt(p, 0.0), ops.lt(q, 0.0)), math.inf, out)
-    return ops.select(ops.bitwise_or(ops.ne(p, p), ops.ne(q, q)), math.nan, out)
+    # A product, whose derivatives are nan too.
+    nan = ops.mul(ops.add(p, q), math.nan)
+    return ops.select(ops.bitwise_or(ops.ne(p, p), ops.ne(q, q)), nan, out)
 
 
 def kl_div(p: ArrayLike, q: ArrayLike) -> Value:
