@@ -347,12 +347,12 @@ class _BinaryExtremum(Binary, abstract=True):
 
 
 def complex_max(x: Value, y: Value) -> Value:
-    """`lax.max`, which lets one operand of two hide a nan, of complex arrays of JAX; nan where either is."""
+    """The larger of complex arrays of JAX; nan where either is, which `lax.max` does not ensure."""
     return _first_nan(x, y, lax.max(x, y))
 
 
 def complex_min(x: Value, y: Value) -> Value:
-    """`lax.min` of complex arrays of JAX; nan where either is."""
+    """The smaller of complex arrays of JAX; nan where either is, which `lax.min` does not ensure."""
     return _first_nan(x, y, lax.min(x, y))
 
 

@@ -31,7 +31,7 @@ def scale_by_power_of_two(x: Value, n: Value) -> Value:
     # In three steps, since 2**n itself may be out of range where x * 2**n is not.
     dtype = aval_of(x).dtype
     limit = finfo(dtype).maxexp - 1
-    n = ops.clamp(-3 * limit, n, 3 * limit)
+    n = ops.clamp(-3 * (limit - 1), n, 3 * (limit - 1))
     third = ops.div(n, 3)
     for step in (third, third, ops.sub(n, ops.mul(third, 2))):
         x = ops.mul(x, power_of_two(step, dtype))

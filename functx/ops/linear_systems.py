@@ -369,9 +369,9 @@ def _of_determinant(exponents: Value, axis: int) -> Value:
 
 
 class BalancedCofactors(MatrixFunction):
-    """The matrix of cofactors of a matrix whose rows and columns are of like magnitude.
+    """The matrix of cofactors of a matrix whose rows and columns have magnitudes near 1.
 
-    They are accurate next to the largest of them.
+    The error is relative to the largest cofactor.
     """
 
     rounding = Rounding(is_normwise=True)

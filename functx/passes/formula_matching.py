@@ -176,16 +176,22 @@ class Notation:
         return Product(self.merged(found), nodes)
 
     def merged(self, factors: Sequence[PowerFactor]) -> list[PowerFactor]:
-        """`factors` with one power of each array in place of several factors; x / x stays, nan at 0."""
+        """`factors` with one power of each array in place of several factors; x / x stays, nan at 0.
+
+        Where two have different scales, a number is a factor too.
+        """
         found: list[PowerFactor] = []
         for factor in factors:
             for i, other in enumerate(found):
                 x, y = factor.core, other.core
-                if x.atom is UNIT or (x.scale, x.dims) != (y.scale, y.dims):
+                if x.atom is UNIT or x.dims != y.dims:
                     continue
                 if factor.power * other.power > 0 and self.same(x.atom, y.atom):
                     power = other.power + factor.power
                     found[i] = other._replace(power=power, paths=other.paths + factor.paths)
+                    if x.scale != y.scale:
+                        ratio = Operand(x.scale / y.scale, UNIT, ())
+                        found.append(PowerFactor(ratio, ratio, factor.power, factor.paths))
                     break
             else:
                 found.append(factor)

@@ -99,7 +99,7 @@ class SecondDerivatives(NamedTuple):
             values: list[NumPyArray | None] = []
             for tangent, is_batch, coordinate in self.directions:
                 value = known_value(tangent, builder, varying)
-                value = None if value is None else value.reshape(-1, size)
+                value = None if value is None else value.reshape(-1 if size else 1, size)
                 if coordinate is not None:
                     at = known_value(coordinate, builder, varying)
                     if value is None or at is None or not are_unit_vectors(value, at):

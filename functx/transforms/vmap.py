@@ -184,9 +184,9 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
 def batch_equation_without_elements(
     eqn: Equation, *operands: tuple[Any, int | None]
 ) -> list[tuple[Any, Any]]:
-    """As `batch_equation`, on batches of no elements, where outputs that depend on them are empty.
+    """As `batch_equation`, for an empty batch: outputs that depend on it are empty arrays.
 
-    A rule need not take such batches. It runs only where an output may be the same for all elements.
+    The rule runs only where an output may have no batch dimension.
     """
     primitive = eqn.primitive
     runs_rule = (

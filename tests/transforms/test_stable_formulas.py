@@ -337,6 +337,7 @@ def test_squares_of_roots_have_the_second_derivatives_of_squares():
             np.abs(x[0] + 1j * x[1]) ** 2,
             np.sum(np.linalg.norm(x[:, None], axis=1) ** 2),
             np.linalg.norm(2 * x) * np.exp(np.sum(x)) * np.linalg.norm(2 * x) / 4,
+            3.0 * np.linalg.norm(x) * np.linalg.norm(x) / 3,
             2 * np.std(x) ** 2,
             np.std(x, ddof=1) ** 2,
         ]
@@ -344,7 +345,7 @@ def test_squares_of_roots_have_the_second_derivatives_of_squares():
     zero = onp.zeros(2, "float32")
     curvatures = fx.jit(fx.hessian(lambda x: np.stack(squares(x))))(zero)
     of_variance = [[1, -1], [-1, 1]]
-    expected = [2 * onp.eye(2)] * 7 + [of_variance] * 2
+    expected = [2 * onp.eye(2)] * 8 + [of_variance] * 2
     expected[2] = onp.zeros((2, 2))
     onp.testing.assert_allclose(curvatures, expected, atol=1e-6)
     fourth = fx.grad(fx.grad(fx.grad(fx.grad(lambda x: abs(x) ** 4))))

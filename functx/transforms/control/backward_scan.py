@@ -310,7 +310,7 @@ class ReductionPlan:
         if size > atom.aval.size and not all(self.is_stacked(eqn.inputs[i]) for i in varying):
             return None
         is_scaling = type(eqn.primitive) in _SCALINGS and size == atom.aval.size
-        if is_scaling and self.is_accumulated_whole(eqn.inputs[varying[0]]):
+        if is_scaling and self.discard_plain_accumulation(eqn.inputs[varying[0]]):
             return None
         return LinearImageOfSums(
             eqn,
@@ -319,10 +319,10 @@ class ReductionPlan:
             ),
         )
 
-    def is_accumulated_whole(self, atom: Atom) -> bool:
-        """Whether the sum of `atom` is one that the loop accumulates, of terms as large as it.
+    def discard_plain_accumulation(self, atom: Atom) -> bool:
+        """Drop the plan for the sum of `atom` if the loop would only accumulate it; whether it did.
 
-        Then terms that are scaled are added before the scaling, in sums of their own, in vain.
+        Terms that are scaled before they are added then need no second sum.
         """
         if atom in self.reductions or type(self.reduction_of(atom)) is not AccumulatedSum:
             return False

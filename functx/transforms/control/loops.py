@@ -288,7 +288,8 @@ def fori_loop(
         if terms := traced.program.memo.get("row_terms"):
             numbers = ops.add(ops.broadcasted_iota(counter.dtype, (length,), 0), first)
             numbers = ops.convert_element_type(numbers, counter.dtype, counter.weak_type)
-            args = [*leaves, numbers, *traced.captured]
+            start = body.start[-1 - len(leaves) : -1]
+            args = [*start, numbers, *traced.captured]
             dims = [0 if x is numbers else None for x in args]
             terms.note(args, dims, body.results(outs), len(leaves))
     elif unroll is not None:

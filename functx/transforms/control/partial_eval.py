@@ -115,8 +115,10 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
         fixed = loop_invariant_variables(known, {*known.inputs[: self.consts], *unchanged})
         known, unknown = merge_equal_residuals(known, unknown, count)
         free = fixed | {*xs, *known.outputs[:count]}
-        splits = save_expensive_values(known, unknown, count), (known, unknown)
-        for known, unknown in splits if self.most_saved else splits[1:]:
+        splits = [(known, unknown)]
+        if self.most_saved:
+            splits.insert(0, save_expensive_values(known, unknown, count))
+        for known, unknown in splits:
             known, unknown = recompute_cheap_residuals(known, unknown, count, free)
             if sum(map(_bytes, {*known.outputs[count:]} - free)) <= self.most_saved:
                 break
@@ -206,10 +208,10 @@ def merge_equal_residuals(known: Program, unknown: Program, count: int) -> tuple
 
 
 def save_expensive_values(known: Program, unknown: Program, count: int) -> tuple[Program, Program]:
-    """The programs with residuals for what `unknown` would compute as `known` does.
+    """The programs with residuals in place of the equations that `unknown` repeats from `known`.
 
     The residuals are the outputs of `known` after the first `count`. XLA merges equal operations of
-    one computation, but not of two loops. Cheap ones alone are left.
+    one computation, but not of two loops. The programs are unchanged if all of these are cheap.
     """
     lead = len(unknown.inputs) - (len(known.outputs) - count)
     unique = UniqueEquations()

@@ -515,7 +515,8 @@ def scan(
     outs = body.results(run_scan(loop, [*body.consts, *body.start, *x_leaves], progress))
     if terms := traced.program.memo.get("row_terms"):
         dims = [None] * count + [0] * len(x_leaves) + [None] * len(traced.captured)
-        terms.note([*carry_leaves, *x_leaves, *traced.captured], dims, outs, count)
+        start = body.start[len(body.start) - count :]
+        terms.note([*start, *x_leaves, *traced.captured], dims, outs, count)
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 
 

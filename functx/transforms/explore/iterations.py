@@ -139,10 +139,13 @@ def for_loops(code: CodeType) -> list[ForLoop]:
     for i, each in enumerate(instructions):
         if each.opname != "FOR_ITER":
             continue
-        target = takewhile(
+        variables = set[str]()
+        for x in takewhile(
             lambda x: x.opname.startswith(("STORE", "UNPACK")), instructions[i + 1 :]
-        )
-        variables = {name for x in target for name in stored_names(x)}
+        ):
+            variables.update(stored_names(x))
+            if "LOAD" in x.opname:
+                break
         inside = [x for x in instructions if each.offset < x.offset < each.argval]
         stores = Counter([name for x in inside for name in stored_names(x)])
         shown = frozenset([name for name in variables if stores[name] == 1])
