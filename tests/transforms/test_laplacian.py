@@ -267,3 +267,15 @@ def test_the_first_layer_of_a_network_takes_no_product_with_the_basis():
         hidden = np.tanh(X @ weights)
         expected = (-2 * hidden * (1 - hidden**2) * (weights**2).sum(0)).sum()
         np.testing.assert_allclose(interpret_in_numpy(program, X)[0], expected, rtol=1e-5)
+
+
+def test_loops_of_second_derivatives_begin_at_any_number_and_take_empty_arrays():
+    def total(x, start):
+        def step(s, v):
+            return s + v @ functx.hvp(lambda x: (x**3).sum(), (x,), (v,))[0], None
+
+        return lax.scan(step, start, np.eye(x.size, dtype=x.dtype))[0]
+
+    (found,) = values(lambda x: total(x, 0), X)
+    np.testing.assert_allclose(found, 6 * X.sum())
+    make_ir(lambda x: x @ functx.hvp(lambda x: x.sum(), (x,), (x,))[0])(np.zeros(0))
