@@ -78,7 +78,7 @@ def x64_enabled() -> bool:
 
 def threefry_partitionable() -> bool:
     """Whether each random word is the hash of its own position; JAX's own switch."""
-    return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+    return draw_settings()[0]
 
 
 def words_layout(primitive: object) -> AbstractContextManager[None]:
@@ -92,11 +92,11 @@ def words_layout(primitive: object) -> AbstractContextManager[None]:
 
 def random_seed_offset() -> int:
     """The number that is added to the seed of each key; JAX's own setting."""
-    return int(jax.config.jax_random_seed_offset)  # type: ignore[attr-defined]
+    return draw_settings()[1]
 
 
 _draw_settings = attrgetter("jax_threefry_partitionable", "jax_random_seed_offset")
-# In C: it is a part of the key of each operation on Variables.
+# Without Python frames, since every operation on Variables reads it.
 draw_settings: Callable[[], tuple[bool, int]] = partial(_draw_settings, jax.config)
 """Returns `threefry_partitionable()` and `random_seed_offset()`."""
 

@@ -24,7 +24,6 @@ from functx.numpy.promotion import (
 from functx.numpy.reductions import mean as average
 from functx.numpy.reductions import sum
 from functx.numpy.shapes import broadcast_to, ensure_array
-from functx.numpy.ufuncs import where
 from functx.numpy.ufuncs import where as choose
 from functx.ops import activations
 from functx.ops.operands import (
@@ -156,7 +155,7 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Value:
     # The branch that is not selected must not overflow: its derivative would be infinite.
     below = ops.expm1(ops.select(positive, 0.0, x))
     is_one = isinstance(alpha, float | int) and alpha == 1
-    return where(positive, x, below if is_one else bind_binary(ops.Mul(), alpha, below))
+    return choose(positive, x, below if is_one else bind_binary(ops.Mul(), alpha, below))
 
 
 def selu(x: ArrayLike) -> Value:
@@ -174,13 +173,13 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Value:
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Value:
     """`x` from 0 on, and negative_slope x below."""
     x = as_inexact(x)
-    return where(ops.ge(x, 0.0), x, bind_binary(ops.Mul(), negative_slope, x))
+    return choose(ops.ge(x, 0.0), x, bind_binary(ops.Mul(), negative_slope, x))
 
 
 def hard_tanh(x: ArrayLike) -> Value:
     """`x` between -1 and 1."""
     x = operand(x)
-    return where(x > 1, 1, where(x <= -1, -1, x))
+    return choose(x > 1, 1, choose(x <= -1, -1, x))
 
 
 def hard_sigmoid(x: ArrayLike) -> Value:

@@ -37,7 +37,7 @@ from functx.ops.linear_algebra import (
     real_if_complex,
     well_conditioned,
 )
-from functx.ops.operands import cast_like, literal
+from functx.ops.operands import broadcast_along, cast_like, literal
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -358,14 +358,12 @@ class Cofactors(MatrixFunction):
     def exponents(self, x: Value, axis: int) -> Value:
         """The exponents of the largest magnitudes along `axis`, in the shape of `x`."""
         largest = ops.reduce_max(ops.abs(x), (axis,))
-        kept = tuple([d for d in range(x.ndim) if d != axis])
-        return ops.broadcast_in_dim(exponent_of(largest), x.shape, kept)
+        return broadcast_along(exponent_of(largest), x, (axis,))
 
 
 def _of_determinant(exponents: Value, axis: int) -> Value:
     """The sum along `axis` of exponents of rows or columns, in their shape."""
-    kept = tuple([d for d in range(exponents.ndim) if d != axis])
-    return ops.broadcast_in_dim(ops.reduce_sum(exponents, (axis,)), exponents.shape, kept)
+    return broadcast_along(ops.reduce_sum(exponents, (axis,)), exponents, (axis,))
 
 
 class BalancedCofactors(MatrixFunction):

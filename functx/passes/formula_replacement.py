@@ -30,8 +30,20 @@ if TYPE_CHECKING:
     from functx.passes.stable_formulas import Formula
 
 MARKING = {
-    *("abs", "cos", "erf", "exp", "expm1", "hypot", "log", "log1p", "log_sum_exp", "logistic"),
-    *("reduce_sum", "sqrt", "standard_deviation", "vector_norm"),
+    "abs",
+    "cos",
+    "erf",
+    "exp",
+    "expm1",
+    "hypot",
+    "log",
+    "log1p",
+    "log_sum_exp",
+    "logistic",
+    "reduce_sum",
+    "sqrt",
+    "standard_deviation",
+    "vector_norm",
 }
 """The names of primitives of which a sum or a product that is a formula has one as a term or factor.
 

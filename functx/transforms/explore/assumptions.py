@@ -13,8 +13,7 @@ from contextlib import suppress
 from functx.core.program import Atom
 from functx.transforms.explore.failed_runs import Contradiction
 from functx.transforms.explore.merging import Renaming
-from functx.transforms.explore.outcomes import Route
-from functx.transforms.explore.paths import Decision, Explorer, Merge
+from functx.transforms.explore.paths import Decision, Explorer, Merge, Route
 from functx.transforms.explore.run import Run
 
 

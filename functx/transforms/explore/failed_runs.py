@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from functx.core.errors import FunctxError, IterationLimitError, PathLimitError, ReplayError
 from functx.core.program import Equation
 from functx.core.source_info import source_line
-from functx.transforms.explore.paths import Merge
+from functx.transforms.explore.paths import Merge, Route
 
 if TYPE_CHECKING:
     from functx.transforms.explore.run import Run
@@ -99,10 +99,7 @@ def find_wrong_merge(
 
 def replay(run: Run, path: Sequence[bool]) -> tuple[Run, bool]:
     """A run that ends after the outcomes `path`, and whether it matches what is known."""
-    route = run.route._replace(
-        outcomes=path, merges=True, prefer=None, contradicts=True, is_replay=True
-    )
-    again = type(run)(run.explorer, route)
+    again = type(run)(run.explorer, Route(path, contradicts=True, is_replay=True))
     try:
         again.execute()
     except (ReplayMismatch, Exception, GeneratorExit):
@@ -131,10 +128,7 @@ def restart_or_explain(run: Run, error: BaseException) -> None:
 def is_error_of_path(run: Run, error: BaseException) -> bool:
     """Whether a run with the same outcomes that does not merge ends with the same error."""
     try:
-        route = run.route._replace(
-            outcomes=run.outcomes.taken(), merges=False, prefer=None, contradicts=False
-        )
-        type(run)(run.explorer, route).execute()
+        type(run)(run.explorer, Route(run.outcomes.taken(), merges=False)).execute()
     except Contradiction:
         return False
     except Exception as found:

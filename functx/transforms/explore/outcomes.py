@@ -8,33 +8,17 @@ fewest runs have taken.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from functx.core.program import Atom
 from functx.transforms.explore.failed_runs import Contradiction, PathEnds
 from functx.transforms.explore.merging import Renaming
-from functx.transforms.explore.paths import Decision, Explorer, Merge
+from functx.transforms.explore.paths import Decision, Explorer, Merge, Route
 
 LOOP_ROUNDS = 64
 """The number of times that a loop is followed: a Python loop whose end no variable shows ends within these."""
 _FEWEST_ROUNDS, _ROUND_EQUATIONS = 8, 1000
 _LONGEST_WALK, _LONGEST_PLAN = 320, 1280
-
-
-class Route(NamedTuple):
-    """Where a run goes: it takes `outcomes`, then those that are not yet known.
-
-    A run that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
-    decision that the run comes to for the first time. It raises Contradiction where one of `outcomes` is
-    excluded by an earlier one, unless it `contradicts`. A replay ends after them, and raises ReplayMismatch.
-    """
-
-    outcomes: Sequence[bool] = ()
-    merges: bool = True
-    prefer: Callable[[Decision], bool] | None = None
-    contradicts: bool = False
-    is_replay: bool = False
 
 
 class PassedDecision(NamedTuple):

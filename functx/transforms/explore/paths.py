@@ -217,6 +217,21 @@ def _equal_constants(x: object, y: object) -> bool:
     return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
 
 
+class Route(NamedTuple):
+    """Where a run goes: it takes `outcomes`, then those that are not yet known.
+
+    A run that does not merge has paths of its own. Where all outcomes are known, `prefer` chooses one for each
+    decision that the run comes to for the first time. It raises Contradiction where one of `outcomes` is
+    excluded by an earlier one, unless it `contradicts`. A replay ends after them, and raises ReplayMismatch.
+    """
+
+    outcomes: Sequence[bool] = ()
+    merges: bool = True
+    prefer: Callable[[Decision], bool] | None = None
+    contradicts: bool = False
+    is_replay: bool = False
+
+
 class Explorer:
     """The exploration of one call of `fun`.
 
@@ -263,7 +278,6 @@ class Explorer:
     def explore(self) -> Segment:
         """The first segment of all paths. Raises Restart if another exploration must follow."""
         from functx.transforms.explore.assumptions import check_assumptions
-        from functx.transforms.explore.outcomes import Route
         from functx.transforms.explore.run import Run
 
         self.reset()
@@ -283,7 +297,6 @@ class Explorer:
     def close_decisions(self) -> None:
         """Run to each outcome that no run has taken."""
         from functx.transforms.explore.limits import path_limit_error
-        from functx.transforms.explore.outcomes import Route
         from functx.transforms.explore.run import Run
 
         while self.open:
@@ -309,7 +322,6 @@ class Explorer:
     ) -> bool:
         """Run to the end of a segment, and go on with `outcomes`; whether a path can be decided that way."""
         from functx.transforms.explore.failed_runs import Contradiction
-        from functx.transforms.explore.outcomes import Route
         from functx.transforms.explore.run import Run
 
         for path in (segment.path(), segment.recorded_path):
@@ -327,7 +339,6 @@ class Explorer:
         attributes of global objects. Many merges are verified by runs among which, for each two
         decisions, all pairs of outcomes occur.
         """
-        from functx.transforms.explore.outcomes import Route
         from functx.transforms.explore.run import Run
 
         if len(self.merges) <= _VERIFIED_ONE_BY_ONE:

@@ -43,13 +43,14 @@ from functx.transforms.explore.limits import iteration_limit_error, recursion_er
 from functx.transforms.explore.memory import RunMemory, Slot
 from functx.transforms.explore.merging import Renaming, can_merge, has_same_structure
 from functx.transforms.explore.names import Names
-from functx.transforms.explore.outcomes import Outcomes, Route
+from functx.transforms.explore.outcomes import Outcomes
 from functx.transforms.explore.paths import (
     Arrival,
     Decision,
     Explorer,
     Merge,
     PathResult,
+    Route,
     Segment,
     captured_key,
 )
