@@ -84,9 +84,10 @@ class Replacement(NamedTuple):
     def where_root_is_zero(
         self, root: PowerFactor, x: Value, value: Value, *inputs: Value
     ) -> Value:
-        """The product as it is written, with the derivative of `x` where the root, of this value, is 0.
+        """The product as the user wrote it, with the derivative of the stable `x` where the root is 0.
 
-        Other factors between two roots may keep a product in range where the square of the root is not.
+        `value` is that of the root. Factors between two roots may keep a product in range where the square
+        of the root is not.
         """
         written: Value = self.eqn.primitive(*inputs)
         is_zero = place(ops.eq(value, 0.0), root.core.dims, x.shape)
@@ -154,7 +155,7 @@ def scale_by(x: Value, scale: float) -> Value:
 
 
 def is_moderate(ratio: float) -> bool:
-    """Whether a number can be multiplied before or after others but at the ends of the range of a type."""
+    """Whether it matters little to overflow if a product is multiplied by `ratio` early or late."""
     return 2.0**-8 <= abs(ratio) <= 2.0**8
 
 

@@ -226,7 +226,7 @@ def dims_of_operand(atom: Atom, dims: Dims) -> Dims:
 
 
 def possible_powers(wanted: Sequence[PowerFactor], factors: Sequence[PowerFactor]) -> Sequence[int]:
-    """The powers of a product of `wanted` factors that `factors` may have: others than 1 of a single one."""
+    """The powers to which a formula of `wanted` factors may be raised: (1,) if it has several factors."""
     if len(wanted) > 1:
         return (1,)
     quotients = [divmod(f.power, wanted[0].power) for f in factors]

@@ -31,7 +31,7 @@ total, logistic = ops.reduce_sum, ops.logistic
 class Formula(NamedTuple):
     """A formula as users write it, `plain`, and a `stable` one, which also takes `axes` if it sums.
 
-    It stays where `unless` holds. Operands may be complex if the formula is one `of_complex` arrays.
+    It stays where `unless` holds. `of_complex` says whether operands may be complex.
     """
 
     text: str
