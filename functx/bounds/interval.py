@@ -109,14 +109,8 @@ def bounds_of(primitive: Primitive, *operands: Pair) -> Sequence[Pair]:
         raise missing_rule_error(primitive, "positions that are known exactly")
     lower = [pair[d < 0] for pair, d in zip(operands, directions, strict=True)]
     upper = [pair[d > 0] for pair, d in zip(operands, directions, strict=True)]
-    outs = zip(results(primitive, lower), results(primitive, upper), strict=True)
-    return [bounded(*pair) for pair in outs]
-
-
-def results(primitive: Primitive, args: Sequence[Value]) -> list[Value]:
-    """The outputs of `primitive` as a list."""
-    outs = primitive(*args)
-    return [*outs] if primitive.multiple_results else [outs]
+    lows, highs = [primitive.as_list(primitive(*args)) for args in (lower, upper)]
+    return [bounded(*pair) for pair in zip(lows, highs, strict=True)]
 
 
 def bounded(lower: Value, upper: Value) -> Pair:

@@ -19,7 +19,6 @@ from functx.bounds.interval import (
     interval_rule,
     is_nan,
     missing_rule_error,
-    results,
     unbounded,
 )
 from functx.core.caches import invalidate_caches
@@ -254,7 +253,7 @@ def _top_k(primitive: TopK, x: Pair) -> Sequence[Pair]:
 def _sort(primitive: Sort, *operands: Pair) -> Sequence[Pair]:
     if len(operands) > 1 or primitive.permutation:
         raise missing_rule_error(primitive, "one operand, and no permutation")
-    (low,), (high,) = [results(primitive, [v]) for v in operands[0]]
+    (low,), (high,) = [primitive.as_list(primitive(v)) for v in operands[0]]
     return [(low, high)]
 
 

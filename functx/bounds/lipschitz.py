@@ -10,7 +10,7 @@ from typing import Any
 
 from functx import ops
 from functx.bounds.boxes import Box, flat, on_boxes, pairs
-from functx.bounds.interval import INFINITY, bounds_of, is_nan, results
+from functx.bounds.interval import INFINITY, bounds_of, is_nan
 from functx.bounds.monotonicity import (
     LOCALLY_CONSTANT,
     NONEXPANSIVE,
@@ -143,7 +143,7 @@ class BoundVariation(Rewrite[Program]):
             unique = {id(x): x for x in varying}.values()
             norms = [affine_norm(primitive, operands, x, self.ord) for x in unique]
             return total([n * x.constant for n, x in zip(norms, unique, strict=True)])
-        fun = lambda *xs: results(primitive, xs)  # noqa: E731
+        fun = lambda *xs: primitive.as_list(primitive(*xs))  # noqa: E731
         return self.of_jacobian(fun, operands)
 
     def repeated(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from functx import ops
 from functx.bounds.boxes import Interval, Pair
-from functx.bounds.interval import INFINITY, interval, results
+from functx.bounds.interval import INFINITY, interval
 from functx.bounds.monotonicity import signs
 from functx.core.primitive import Primitive
 from functx.core.types import is_inexact
@@ -44,7 +44,7 @@ def affine_norm(
     """The norm, of the order 2 or inf, of an affine `primitive` as a function of the operand `x`."""
 
     def sizes(v: Value) -> list[Value]:
-        return results(primitive, [v if y is x else size_of(y) for y in operands])
+        return primitive.as_list(primitive(*[v if y is x else size_of(y) for y in operands]))
 
     zeros = ops.zeros_like(x.lower)
     # The entries of the matrix have one sign, so that the sizes of its sums are sums of sizes.

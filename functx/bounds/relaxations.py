@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from functx import ops
 from functx.bounds.boxes import Interval, Pair
-from functx.bounds.interval import INFINITY, bounds_of, interval, interval_rule, results
+from functx.bounds.interval import INFINITY, bounds_of, interval, interval_rule
 from functx.bounds.monotonicity import (
     CONVEX_KINKS,
     JOINTLY_AFFINE,
@@ -57,7 +57,8 @@ def affine_backward(primitive: Primitive, operands: Sequence[BoundedValue], k: i
 
     def fun(*values: Value) -> Value:
         given = iter(values)
-        return results(primitive, [x.lower if x.is_exact else next(given) for x in operands])[k]
+        args = [x.lower if x.is_exact else next(given) for x in operands]
+        return primitive.as_list(primitive(*args))[k]
 
     def backward(ct: Value) -> tuple[list[tuple[int, Value]], Pair | None]:
         origin, pull = vjp(fun, *[ops.zeros_like(x.lower) for x in varying])

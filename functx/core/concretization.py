@@ -290,8 +290,7 @@ def _known_value(builder: Builder, atom: Atom) -> ArrayLike:
 
 def _evaluate_equation(eqn: Equation, args: list[Any]) -> list[Any]:
     with eval_context():
-        outs = backend.evaluate_eagerly(eqn.primitive, args)
-    return outs if eqn.primitive.multiple_results else [outs]
+        return eqn.primitive.as_list(backend.evaluate_eagerly(eqn.primitive, args))
 
 
 def differentiable_inputs(builder: Builder, atom: Atom) -> Iterable[Var]:

@@ -387,6 +387,10 @@ class Primitive(metaclass=_PrimitiveType):
         """The output of the operation on `args`: traced inside a trace, computed outside one."""
         return bind(self, args)
 
+    def as_list(self, out: Any) -> list[Any]:
+        """The outputs as a list; `out` is what a rule or a call returned: one, or several."""
+        return [*out] if self.multiple_results else [out]
+
     def __repr__(self) -> str:
         from functx.core.printing import primitive_text
 

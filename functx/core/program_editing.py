@@ -52,8 +52,7 @@ class Retype(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         def step(eqn: Equation, *args: Value) -> Values:
-            outs = eqn.primitive(*args)
-            return outs if eqn.primitive.multiple_results else [outs]
+            return eqn.primitive.as_list(eqn.primitive(*args))
 
         def body(*args: Value) -> list[Value]:
             return interpret(program, args, step, constant=lambda c: c)
@@ -308,7 +307,7 @@ def _rewrite_by_rule(
                 "got None",
                 fix="End the rule with `return NotImplemented`, which keeps the other equations.",
             )
-        return _check_rule_outputs(eqn, tuple(outs) if eqn.primitive.multiple_results else (outs,))
+        return _check_rule_outputs(eqn, tuple(eqn.primitive.as_list(outs)))
 
     def body(*args: Value) -> list[Value]:
         return interpret(program, args, step, constant=lambda c: c)

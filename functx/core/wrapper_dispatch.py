@@ -195,9 +195,7 @@ class WrapperRecorder:
         env: dict[Atom, Any] = dict(zip(program.inputs, [*args, *captured], strict=True))
         for eqn in program.equations:
             outs = bind(eqn.primitive, [env.get(a, a) for a in eqn.inputs])
-            env.update(
-                zip(eqn.outputs, outs if eqn.primitive.multiple_results else [outs], strict=True)
-            )
+            env.update(zip(eqn.outputs, eqn.primitive.as_list(outs), strict=True))
         return [env.get(a, a) for a in program.outputs]
 
 

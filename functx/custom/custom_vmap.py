@@ -225,10 +225,7 @@ class CustomVmap(Primitive):
             program = cached_rewrite(Batch(size, tuple(dims), zeros), self.program)
             rule = NestedVmapRule(self.rule, size, tuple(dims))
             return CustomVmap(program, rule)(*args), list(zeros)
-        rows = [
-            x if d is None else ops.batch_dim_at(x, d, 0, size)
-            for x, d in zip(args, dims, strict=True)
-        ]
+        rows = ops.batch_dims_at(args, dims, add_missing=False)
         outs, out_flags = self.rule(size, flags, rows)
         return outs, [0 if on else None for on in out_flags]
 

@@ -247,10 +247,7 @@ class HigherOrderCall(HasPrograms, abstract=True):
         rule = self.operation.rule("vmap")
         size = batch_size(args, dims)
         info, axis = VmapInfo.of(size), batched_axis_names().with_size(size)
-        rows = [
-            x if d is None else ops.batch_dim_at(x, d, 0, size)
-            for x, d in zip(args, dims, strict=True)
-        ]
+        rows = ops.batch_dims_at(args, dims, add_missing=False)
         leaf_dims, captured_dims = self.split_captured([None if d is None else 0 for d in dims])
         in_dims = self.arguments(leaf_dims, [None] * len(self.programs))
         body = self.lowering(

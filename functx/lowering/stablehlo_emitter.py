@@ -281,8 +281,7 @@ class ModuleEmitter:
         def body(*operands: IRValue) -> IRValues:
             ctx = FunctionEmitter(self).ctx
             ctx.avals_in, ctx.avals_out, ctx.constants = avals, out_avals, []
-            results = primitive.lower(ctx, *operands)
-            return results if primitive.multiple_results else [results]
+            return primitive.as_list(primitive.lower(ctx, *operands))
 
         out_types = [self.type(aval) for aval in out_avals]
         return self.call_apart((primitive, *avals), primitive.name, values, out_types, body)

@@ -189,7 +189,7 @@ class AttentionBase(Primitive, abstract=True):
         The operands at the indices `shared` are not changed if they are not batched.
         """
         size = batch_size(args, dims)
-        batched = [ops.batch_dim_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
+        batched = ops.batch_dims_at(args, dims)
         b = batched[0].shape[1]
         merged = []
         for i, (arg, dim, x) in enumerate(zip(args, dims, batched, strict=True)):

@@ -137,8 +137,7 @@ class WithValue(Primitive):
         return mask, None
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        size = batch_size(args, dims)
-        return self(*[ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]), 0
+        return self(*ops.batch_dims_at(args, dims)), 0
 
     def simplify(self, context: RewriteContext, x: Atom, new: Atom) -> Simplified:
         return new

@@ -21,7 +21,7 @@ from functx.ops.normalizations import (
     Normalization,
     NormalizationLayout,
 )
-from functx.ops.operands import batch_size, broadcast_along, check_axes, tuple_delete
+from functx.ops.operands import broadcast_along, check_axes, tuple_delete
 from functx.ops.statistics import check_real, mean_along, working_dtype
 
 
@@ -222,9 +222,7 @@ class FixedStatisticsNormalization(Normalization, abstract=True):
     def batch(
         self, args: Values, dims: Sequence[Dim]
     ) -> tuple[Value | Values, Dim | Sequence[Dim]]:
-        size = batch_size(args, dims)
-        args = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
-        outs = self.replace(axes=tuple([d + 1 for d in self.axes]))(*args)
+        outs = self.replace(axes=tuple([d + 1 for d in self.axes]))(*ops.batch_dims_at(args, dims))
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 

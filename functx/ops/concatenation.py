@@ -22,7 +22,6 @@ from functx.ops.families import Linear, MovesElements
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
-    batch_size,
     canonical_axis,
     canonical_shape,
     check_axes,
@@ -106,8 +105,7 @@ class Concatenate(MovesElements, Linear):
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         dim = next(d for d in dims if d is not None)
-        size = batch_size(args, dims)
-        args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        args = ops.batch_dims_at(args, dims, dim)
         return Concatenate(self.axis + (self.axis >= dim))(*args), dim
 
     def simplify(self, context: RewriteContext, *operands: Atom) -> Simplified:

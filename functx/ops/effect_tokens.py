@@ -67,5 +67,4 @@ class WithEffects(Primitive):
 
     def decompose(self, *args: Value) -> Values:
         count = len(self.kinds)
-        outs = self.operation(*args[count:])
-        return [*args[:count], *(outs if self.operation.multiple_results else [outs])]
+        return [*args[:count], *self.operation.as_list(self.operation(*args[count:]))]

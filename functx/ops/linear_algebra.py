@@ -18,7 +18,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import c64, f32, sample
 from functx.core.types import ShapedArray, is_complex
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
-from functx.ops.operands import batch_size, literal
+from functx.ops.operands import literal
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -68,10 +68,7 @@ class MatrixFunction(Primitive, abstract=True):
     def batch(
         self, args: Sequence[Value], dims: Sequence[Dim]
     ) -> tuple[Value | Sequence[Value], Dim | Sequence[Dim]]:
-        log_abs_det = batch_size(args, dims)
-        outs = self(
-            *[ops.batch_dim_at(x, d, 0, log_abs_det) for x, d in zip(args, dims, strict=True)]
-        )
+        outs = self(*ops.batch_dims_at(args, dims))
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 

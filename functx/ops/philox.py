@@ -272,11 +272,10 @@ class SelectState(UpdatesInPlace):
         return old
 
     def batch(self, args: Values, dims: Dims) -> tuple[Value, Dim]:
-        size = batch_size(args, dims)
         mask, new, old = args
         if dims[1] is None and dims[2] is None and batched_axis_names().randomness is not None:
             return self(ops.reduce_or(mask, dims[0]), new, old), None
-        return self(*[ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]), 0
+        return self(*ops.batch_dims_at(args, dims)), 0
 
     def in_place_operand(self, output: int) -> int | None:
         return 2

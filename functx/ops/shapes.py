@@ -35,6 +35,7 @@ from functx.ops.operands import (
     PYTHON_SCALARS,
     RewriteContext,
     Simplified,
+    batch_size,
     canonical_axes,
     canonical_axis,
     canonical_axis_sequence,
@@ -527,6 +528,20 @@ def batch_dim_at(x: Value, dim: int | None, target: int, size: int) -> Value:
         return moveaxis(x, dim, target)
     shape = (*x.shape[:target], size, *x.shape[target:])
     return broadcast_in_dim(x, shape, tuple([d + (d >= target) for d in range(x.ndim)]))
+
+
+def batch_dims_at(
+    args: Sequence[Value], dims: Sequence[Dim], target: int = 0, *, add_missing: bool = True
+) -> list[Value]:
+    """The operands of a batching rule with their batch dimensions `dims` moved to `target`.
+
+    One without a batch dimension gets one, unless `add_missing` is False.
+    """
+    size = batch_size(args, dims)
+    return [
+        batch_dim_at(x, d, target, size) if add_missing or d is not None else x
+        for x, d in zip(args, dims, strict=True)
+    ]
 
 
 def iota(dtype: DTypeLike, size: int) -> Value:

@@ -16,7 +16,6 @@ from functx.core.types import DType, ShapedArray, canonical_dtype, is_floating
 from functx.core.typing import ArrayLike, Axes, Cotangents, Dim, Tangent, Value, Values
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import (
-    batch_size,
     broadcast_along,
     canonical_axes,
     cast_like,
@@ -265,8 +264,7 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         dim = next(d for d in dims if d is not None)
-        size = batch_size(args, dims)
-        args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        args = ops.batch_dims_at(args, dims, dim)
         return type(self)(ops.shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
 
     def cast_result(self, x: Value, ct: Value) -> Value:

@@ -19,7 +19,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Tangents, Value, Values
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, tuple_delete
+from functx.ops.operands import canonical_axis, check_axes, literal, tuple_delete
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -97,8 +97,7 @@ class Sort(Primitive):
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
         dim = next(d for d in dims if d is not None)
-        size = batch_size(args, dims)
-        args = [ops.batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        args = ops.batch_dims_at(args, dims, dim)
         axis = self.axis + (self.axis >= dim)
         outs = Sort(axis, self.num_keys, self.stable, self.permutation)(*args)
         return outs, [dim] * len(outs)

@@ -37,7 +37,6 @@ from functx.testing.rule_evaluation import (
     EvaluationName,
     EvaluationResults,
     InterpretedRules,
-    as_list,
     checked_tracing,
     lower_side_by_side,
     pullback_program,
@@ -176,7 +175,7 @@ class RuleCase:
 
     def bind(self, *args: Value) -> list[Value]:
         """The outputs of the primitive on traced operands, as a list."""
-        return as_list(self.primitive, self.primitive(*args))
+        return self.primitive.as_list(self.primitive(*args))
 
     def rewritten(self, rewrite: Any, program: Program) -> Any:
         """The result of a rewrite, recorded in `rewrites` for the check that it is reproducible."""

@@ -22,7 +22,7 @@ from functx.core.program import Atom, Equation, Program, Var
 from functx.core.tracer import current_builder
 from functx.core.tracing import program_checks, trace
 from functx.core.types import SHORT_NAMES, ShapedArray, is_inexact, x64_enabled
-from functx.core.typing import ArrayLike, Avals, Cotangent, PyTree, Value, Values
+from functx.core.typing import ArrayLike, Avals, Cotangent, Value, Values
 from functx.lax.parametric_functions import KernelFunction
 from functx.lowering.functx_call import jit_program
 from functx.ops.families import apply_mask
@@ -207,7 +207,7 @@ def rule_evaluations(case: RuleCase) -> dict[EvaluationName, RuleEvaluation]:
         evaluations["decompose", entry.table] = partial(_evaluate_decomposition, case, entry)
     decompose = primitive.decompose
     if decompose is not None and (primitive.has_rule("lower") or registered):
-        evaluations["decompose"] = lambda inputs: as_list(primitive, decompose(*inputs.args))
+        evaluations["decompose"] = lambda inputs: primitive.as_list(decompose(*inputs.args))
     for dims in case.batchings:
         evaluations["batch", dims] = partial(_evaluate_batch, case, dims, None)
     for inner, outer in case.nested_batchings:
@@ -463,11 +463,6 @@ def run_side_by_side(
             if run < len(operation.draws):
                 found.append(one)
     return results
-
-
-def as_list(primitive: Primitive, out: PyTree) -> list[Value]:
-    """The results of a primitive as a list."""
-    return list(out) if primitive.multiple_results else [out]
 
 
 def _or_zeros(ct: Cotangent, aval: ShapedArray) -> Value:

@@ -182,8 +182,8 @@ def evaluate_variables(program: Program, args: Values) -> dict[Var, NumPyArray]:
         for eqn in program.equations:
             operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
             outs = backend.evaluate_eagerly(eqn.primitive, operands)
-            outs = outs if eqn.primitive.multiple_results else [outs]
-            env.update(zip(eqn.outputs, map(np.asarray, outs), strict=True))
+            outs = map(np.asarray, eqn.primitive.as_list(outs))
+            env.update(zip(eqn.outputs, outs, strict=True))
     return env
 
 

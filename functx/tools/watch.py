@@ -194,8 +194,7 @@ class Watcher:
             if found is not None:
                 return found  # type: ignore[no-any-return]
         evaluate = backend.evaluate if primitive.effects else backend.evaluate_eagerly
-        outs = evaluate(primitive, args)
-        return outs if primitive.multiple_results else [outs]
+        return primitive.as_list(evaluate(primitive, args))
 
     def new_value(self, program: Program, eqn: Equation, v: Var, depth: int) -> WatchedValue:
         """The entry of a value that has not been computed."""

@@ -156,7 +156,7 @@ class SeriesEvaluator:
         if primitive.jet is not None:
             outs = primitive.jet(self, *args)
             if outs is not None:
-                return outs if primitive.multiple_results else [outs]
+                return primitive.as_list(outs)
         return self.outputs_by_jvp(primitive, args, out_avals, active, first)
 
     def lazily_bound(
@@ -380,8 +380,7 @@ class SeriesEvaluator:
             values = [c.value for c in operands]
             if eqn is not None:
                 return [*bind_equation(eqn, *values)]
-            outs = primitive(*values)
-            return [*outs] if primitive.multiple_results else [outs]
+            return primitive.as_list(primitive(*values))
         avals = tuple([self.curve_aval(c) for c in operands])
         return self.run(one_equation_program(primitive, avals), operands, degree)
 

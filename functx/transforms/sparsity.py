@@ -83,8 +83,7 @@ class SparsityAnalysis(IndexSets):
             return _constant_outputs(eqn, operands)
         outs: Sequence[Any]
         if primitive.index_sets is not None:
-            result = primitive.index_sets(self, *operands)
-            outs = result if primitive.multiple_results else [result]
+            outs = primitive.as_list(primitive.index_sets(self, *operands))
         elif class_decomposition(type(primitive)) is not None:
             in_avals = tuple([x.aval for x in operands])
             outs = self.run(builtin_decomposition(primitive, in_avals), operands)
@@ -202,8 +201,7 @@ class PendingValues:
                 result: Any = primitive.numpy(*values)
             else:
                 result = backend.evaluate_eagerly(primitive, values)
-            outs = result if primitive.multiple_results else [result]
-            pairs = zip(outs, self.avals, strict=True)
+            pairs = zip(primitive.as_list(result), self.avals, strict=True)
             self.values = [np.asarray(x).astype(a.dtype) for x, a in pairs]
         self.is_computed, self.operands = True, ()
 

@@ -132,9 +132,9 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
 
     def batch(self, args: Values, dims: Dims) -> tuple[Value, Dim]:
         size = batch_size(args, dims)
-        given = [ops.batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         fields = Batch(size, (0,) * len(self.program.inputs), (0,))
-        return self.with_program(cached_rewrite(fields, self.program))(*given), 0
+        batched = self.with_program(cached_rewrite(fields, self.program))
+        return batched(*ops.batch_dims_at(args, dims)), 0
 
 
 class SpectralFunction(SpectralPrimitive):

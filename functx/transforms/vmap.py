@@ -102,12 +102,7 @@ class Batch(Rewrite[Program]):
                 raise BatchedOutputError(i)
             # Empty arrays, such as effect tokens, are the same for all elements.
             return ops.constant_like(aval, 0)
-        if dim is None:
-            shape = list(x.shape)
-            shape.insert(out_dim, self.size)
-            dims = tuple(d + (d >= out_dim) for d in range(x.ndim))
-            return ops.broadcast_in_dim(x, tuple(shape), dims)
-        return ops.moveaxis(x, dim, out_dim)
+        return ops.batch_dim_at(x, dim, out_dim, self.size)
 
 
 class BatchWithInferredOutDims(Rewrite[tuple[Program, tuple[int | None, ...]]]):

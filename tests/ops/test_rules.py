@@ -9,7 +9,6 @@ from functx.core.samples import draw_operands
 from functx.core.tracing import trace_closed
 from functx.testing.reference.interpreter import MODULES, definition_by_class
 from functx.testing.rule_cases import make_rule_cases
-from functx.testing.rule_evaluation import as_list
 from functx.testing.rules import find_problems
 from functx.transforms.vmap import BatchWithInferredOutDims, remove_axis
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
@@ -69,7 +68,7 @@ def test_a_batch_of_no_elements_has_results_of_the_types_of_one_of_three():
         if given.across:
             continue
         primitive, count = cls(**given.params), len(given.avals)
-        program = trace_closed(lambda *xs, p=primitive: as_list(p, p(*xs)), given.avals)
+        program = trace_closed(lambda *xs, p=primitive: p.as_list(p(*xs)), given.avals)
         masks = {(True,) * count, *[tuple([i == j for i in range(count)]) for j in range(count)]}
         for mask in masks - {(False,) * count}:
             dims = tuple([0 if on else None for on in mask])

@@ -162,7 +162,7 @@ def WithEffects(
     tokens, operands = args[: len(kinds)], args[len(kinds) :]
     definition = numpy_definition(operation, run)
     outs = backend.evaluate(operation, operands) if definition is None else definition(*operands)
-    return [*tokens, *(outs if operation.multiple_results else [outs])]
+    return [*tokens, *operation.as_list(outs)]
 
 
 @exact_dtypes

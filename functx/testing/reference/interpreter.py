@@ -391,9 +391,9 @@ class NumpyInterpreter:
         if definition is None or definition_by_class(type(primitive)) in EXACT_DTYPE_DEFINITIONS:
             args = [narrow_array(x, a.dtype) for x, a in zip(args, avals, strict=True)]
         out = backend.evaluate(primitive, args) if definition is None else definition(*args)
-        outs = list(out) if primitive.multiple_results else [out]
         out_avals = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
-        return [as_wide_dtype(x, aval) for x, aval in zip(outs, out_avals, strict=True)]
+        outs = zip(primitive.as_list(out), out_avals, strict=True)
+        return [as_wide_dtype(x, aval) for x, aval in outs]
 
 
 def read_atom(env: dict[Var, Array], atom: Atom) -> Array:

@@ -212,8 +212,7 @@ def emit_equations(equations: Sequence[Equation], env: Env) -> dict[Var, Any]:
             if [aval_of(x) for x in args] == [a.aval for a in eqn.inputs]:
                 outs = bind_equation(eqn, *args)
             else:
-                outs = eqn.primitive(*args)
-                outs = outs if eqn.primitive.multiple_results else [outs]
+                outs = eqn.primitive.as_list(eqn.primitive(*args))
         found.update(zip(eqn.outputs, outs, strict=True))
     return found
 
