@@ -14,7 +14,7 @@ import jax
 
 from functx import ops
 from functx.autograd.anomaly import current_anomalies, pull_back_with_origin
-from functx.autograd.even_powers import node_without_root
+from functx.autograd.even_powers import join_power_with_root
 from functx.autograd.hooks import NodeHooks, hook_name
 from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import (
@@ -83,7 +83,7 @@ class Walk:
     whose gradients are returned; only nodes that lead to them run, and leaves are left alone. With
     `accumulate` gradients are added to `.grad` of the leaves, only of those wanted if there are any.
 
-    With `joins_nodes` a node and that of its operand may be differentiated together (`node_without_root`).
+    With `joins_nodes` a node and that of its operand may be differentiated together (`join_power_with_root`).
 
     With `has_recorded_values` its values are Recorded, else arrays that `bind` and `apply` take:
     Variables where it is differentiated, traced values where it is batched.
@@ -306,7 +306,7 @@ class Walk:
         if saved is None:
             raise freed_error(node.label)
         if self.create_graph and self.joins_nodes:
-            whole = node_without_root(node)
+            whole = join_power_with_root(node)
             if whole is not None and node.edges[0].node not in self.wanted_outputs:  # type: ignore[union-attr]
                 self.send_results(whole, self.pull_back(whole, gradients))
                 if not self.retain_graph:

@@ -9,10 +9,10 @@ from functx.autograd.nodes import OperationNode, OperationSplit, split_program
 from functx.core.program_editing import apply_program
 from functx.core.tracing import trace_closed
 from functx.core.typing import Value
-from functx.passes.formula_replacement import MARKING, stabilize_formulas
+from functx.passes.formula_replacement import stabilize_formulas, table
 
 
-def node_without_root(node: OperationNode) -> OperationNode | None:
+def join_power_with_root(node: OperationNode) -> OperationNode | None:
     """The node of an even power and of the root that it is a power of, in one, from the operands of the root.
 
     None for other nodes, if an operand of the root is not saved, and if the root has hooks.
@@ -28,7 +28,7 @@ def node_without_root(node: OperationNode) -> OperationNode | None:
         or node.saved is None
     ):
         return None
-    split = split_without_root(node.split, root.split)
+    split = split_of_power_and_root(node.split, root.split)
     if split is None:
         return None
     operands: dict[int, Any] = {i: root.saved[k] for k, i in root.split.saved_operands}
@@ -39,9 +39,13 @@ def node_without_root(node: OperationNode) -> OperationNode | None:
     return whole
 
 
-def split_without_root(power: OperationSplit, root: OperationSplit) -> OperationSplit | None:
+def split_of_power_and_root(power: OperationSplit, root: OperationSplit) -> OperationSplit | None:
     """The split of a power of a root as one operation, which computes no root; None for others."""
-    if root.name not in MARKING or type(_last(power)) not in (ops.IntegerPow, ops.Square, ops.Mul):
+    if root.name not in table.marking or type(_last(power)) not in (
+        ops.IntegerPow,
+        ops.Square,
+        ops.Mul,
+    ):
         return None
     key = root.program.key, root.active
     if key not in power.memo:

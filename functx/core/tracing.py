@@ -73,7 +73,7 @@ class Recognizer(Protocol):
     ) -> tuple[list[Equation], list[Atom]]:
         """The equations and outputs to finish the program with."""
 
-    def emit_totals(self) -> None:
+    def emit_jets(self) -> None:
         """Called when the last equation is appended; may add others."""
 
     def note_rows(self, program: Program, outputs: Sequence[Atom]) -> None:
@@ -334,7 +334,7 @@ class Builder:
         """The program with these outputs, and the captured values, which its last inputs stand for."""
         traced_outputs = atoms = [self.atom(x) for x in outputs]
         if self.recognizer is not None:
-            self.recognizer.emit_totals()
+            self.recognizer.emit_jets()
         if self.gradient_stop is not None:
             self.gradient_stop.apply()
         captured = list(self.captures.values())

@@ -321,9 +321,9 @@ class Pattern(Notation):
 class Matcher:
     """Matches one formula against the equations of a program."""
 
-    def __init__(self, pattern: Pattern, target: Notation, of_complex: bool = False):
+    def __init__(self, pattern: Pattern, target: Notation, accepts_complex: bool = False):
         self.inputs = pattern.inputs
-        self.pattern, self.target, self.of_complex = pattern, target, of_complex
+        self.pattern, self.target, self.accepts_complex = pattern, target, accepts_complex
 
     def match_root(self, eqn: Equation) -> Match | None:
         """The first match of the formula that `eqn` computes the outermost operation of."""
@@ -415,7 +415,7 @@ class Matcher:
             and type(t.atom) is Var
             and (
                 is_floating(t.atom.aval.dtype)
-                or (self.of_complex and is_complex(t.atom.aval.dtype))
+                or (self.accepts_complex and is_complex(t.atom.aval.dtype))
             )
             and is_power_of_two(scale)
         ):

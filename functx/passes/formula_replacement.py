@@ -29,32 +29,6 @@ from functx.transforms.dce import dependents_of
 if TYPE_CHECKING:
     from functx.passes.stable_formulas import Formula
 
-MARKING = {
-    "abs",
-    "cos",
-    "erf",
-    "exp",
-    "expm1",
-    "hypot",
-    "log",
-    "log1p",
-    "log_sum_exp",
-    "logistic",
-    "reduce_sum",
-    "sqrt",
-    "standard_deviation",
-    "vector_norm",
-}
-"""The names of primitives of which a sum or a product that is a formula has one as a term or factor.
-
-Or a factor is a sum, product or selection of their results.
-"""
-ENDING = {"exp", "log", "log1p", "sqrt"}
-"""The names of primitives, other than sums and products, that end a formula.
-
-Programs without any of both are known to have no formula of functx before the table is loaded.
-"""
-
 
 def stabilize_formulas(program: Program) -> Program:
     """`program` with stable formulas in place of those of the table, in programs inside too."""
@@ -65,7 +39,7 @@ def stabilize_formulas(program: Program) -> Program:
         equations = [_stabilize_inside(eqn) for eqn in program.equations]
         if any([a is not b for a, b in zip(equations, program.equations, strict=True)]):
             program = replace_program_fields(program, equations=equations)
-    if any([kind.name in MARKING or kind.name in ENDING for kind in kinds]):
+    if any([table.concerns(kind) for kind in kinds]):
         table.update()
         replacement = FormulaReplacement(program, table)
         program = replacement.result()
@@ -108,11 +82,24 @@ class CompiledFormula(NamedTuple):
         )
 
 
+_EXPONENTIALS = "exp", "expm1", "log", "log1p", "log_sum_exp", "logistic"
+_NORMS = "abs", "hypot", "reduce_sum", "sqrt", "standard_deviation", "vector_norm"
+_MARKING = *_EXPONENTIALS, *_NORMS, "cos", "erf"
+
+
 class FormulaTable:
-    """The rows of the table with their patterns as programs, each after the rows before it."""
+    """The rows of the table with their patterns as programs, each after the rows before it.
+
+    A formula that is a sum or a product has a result of a primitive in `marking` as a term or factor, or
+    a factor that is a sum, product or selection of such results. Another formula ends with a primitive in
+    `ending`. Both hold names, those of functx's formulas from the start, so that a program without any is
+    left alone before the patterns are traced.
+    """
 
     def __init__(self) -> None:
         self.rows: list[CompiledFormula] = []
+        self.marking = {*_MARKING}
+        self.ending = {"exp", "log", "log1p", "sqrt"}
         self.by_root: dict[type[Primitive], list[tuple[int, Kinds]]] = {}
         self.lock = Lock()
 
@@ -138,9 +125,13 @@ class FormulaTable:
         for each in roots:
             self.by_root.setdefault(each, []).append((row, every))
         if len(roots) == 1:
-            ENDING.add(kind.name)
+            self.ending.add(kind.name)
         else:
-            MARKING.update([name for label in kinds for name in marking_names(label)])
+            self.marking.update([name for label in kinds for name in marking_names(label)])
+
+    def concerns(self, kind: type[Primitive]) -> bool:
+        """Whether an operation of this kind marks the terms of a formula, or ends one."""
+        return kind.name in self.marking or kind.name in self.ending
 
 
 def register_formula(
@@ -218,7 +209,7 @@ class FormulaReplacement:
         for a in eqn.inputs:
             if type(a) is Var and (mark := marks.get(a, 0)) > level:
                 level = mark
-        if kind.name in MARKING:
+        if kind.name in self.table.marking:
             marks[eqn.outputs[0]] = 2
         elif (
             level and kind in matching.TRANSPARENT and scaled_operand(kind, eqn.inputs) is not None
@@ -229,12 +220,12 @@ class FormulaReplacement:
             marks[eqn.outputs[0]] = 1
         if kind in matching.SUMS:
             return level == 2
-        return level > 0 if kind in matching.PRODUCTS else kind.name in ENDING
+        return level > 0 if kind in matching.PRODUCTS else kind.name in self.table.ending
 
     def replace(self, eqn: Equation, i: int) -> bool:
         """Replaces the last equation, `eqn`, by the stable formula of a row if it computes the plain one."""
         row = self.table.rows[i]
-        match = Matcher(row.pattern, self.notation, row.formula.of_complex).match_root(eqn)
+        match = Matcher(row.pattern, self.notation, row.formula.accepts_complex).match_root(eqn)
         if match is None or row.formula.unless(self.notation, match):
             return False
         cores = [binding.core.atom for binding in match.bindings.values()]

@@ -31,14 +31,14 @@ total, logistic = ops.reduce_sum, ops.logistic
 class Formula(NamedTuple):
     """A formula as users write it, `plain`, and a `stable` one, which also takes `axes` if it sums.
 
-    It stays where `unless` holds. `of_complex` says whether operands may be complex.
+    It stays where `unless` holds. `accepts_complex` says whether operands may be complex.
     """
 
     text: str
     plain: Callable[..., Value]
     stable: Callable[..., Value]
     unless: Callable[[Notation, Match], bool] = lambda notation, match: False
-    of_complex: bool = False
+    accepts_complex: bool = False
 
 
 def is_shifted(notation: Notation, match: Match) -> bool:
@@ -262,25 +262,27 @@ FORMULAS = [
     Formula("sqrt(x^2)", lambda x: sqrt(x * x), ops.abs),
     Formula("sqrt(x^2 + y^2)", lambda x, y: sqrt(x * x + y * y), special.hypot),
     # squares of roots, whose second derivative is lost where the first one of the root is not defined
-    Formula("abs(x)^2", lambda x: ops.square(ops.abs(x)), statistics.abs_squared, of_complex=True),
+    Formula(
+        "abs(x)^2", lambda x: ops.square(ops.abs(x)), statistics.abs_squared, accepts_complex=True
+    ),
     Formula(
         "hypot(x, y)^2",
         lambda x, y: ops.square(special.hypot(x, y)),
         lambda x, y: ops.square(x) + ops.square(y),
     ),
-    Formula("norm(x)^2", lambda x: ops.square(norm(x)), squared_norm, of_complex=True),
+    Formula("norm(x)^2", lambda x: ops.square(norm(x)), squared_norm, accepts_complex=True),
     Formula("sqrt(x)^2", lambda x: ops.square(sqrt(x)), squared_sqrt),
     Formula(
         "std(x)^2",
         lambda x: ops.square(deviation(x, 0.0)),
         lambda x, axes: statistics.variance(x, axes),
-        of_complex=True,
+        accepts_complex=True,
     ),
     Formula(
         "std(x, ddof=1)^2",
         lambda x: ops.square(deviation(x, 1.0)),
         lambda x, axes: statistics.variance(x, axes, 1.0),
-        of_complex=True,
+        accepts_complex=True,
     ),
     Formula(
         "mean(x^2) - mean(x)^2",

@@ -34,7 +34,7 @@ from functx.transforms.second_derivatives import (
 from functx.transforms.tracing_api import has_aval
 
 
-class Known(NamedTuple):
+class SecondDerivativeValue(NamedTuple):
     """A value that holds second derivatives of `fun`, found by operations on the variable `source`.
 
     `kind` is "hessian" or "diagonal", with elements in the order of the output and then of the coordinates;
@@ -113,66 +113,66 @@ class LaplacianRecognizer:
 
     def __init__(self, builder: Builder):
         self.builder = builder
-        self.known: dict[Atom, Known] = {}
-        self.terms: dict[Atom, SecondDerivatives] = {}
-        self.joined: set[Atom] = set()
-        """The sums that are parts of others."""
-        self.accumulated: dict[Atom, tuple[Atom, SecondDerivatives]] = {}
-        """The values that are another value plus a sum."""
-        self.totals: dict[Atom, tuple[Atom, SecondDerivatives]] = {}
-        """The sums with the results of the jets that compute them."""
+        self.values: dict[Atom, SecondDerivativeValue] = {}
+        self.sums: dict[Atom, SecondDerivatives] = {}
+        self.partial_sums: set[Atom] = set()
+        """The sums that are operands of a larger one."""
+        self.increments: dict[Atom, tuple[Atom, SecondDerivatives]] = {}
+        """The values that are another value plus a sum, with both."""
+        self.replacements: dict[Atom, tuple[Atom, SecondDerivatives]] = {}
+        """The results of the jets that compute the sums, by the variable of the sum; with the sum."""
 
     def follow(self, primitive: Primitive, inputs: Sequence[Atom], out: Tracer) -> None:
         """Called with each operation that is appended."""
         # After a write, an operand may have another value than when the derivative was taken.
         if self.builder.writes:
             return
-        if isinstance(primitive, ops.Add) and any(a in self.terms for a in inputs):
+        if isinstance(primitive, ops.Add) and any(a in self.sums for a in inputs):
             self.add(inputs, out)
             return
-        if primitive.is_copy and inputs[0] in self.terms:
-            self.terms[out.atom] = self.terms[inputs[0]]
-        x = next((a for a in inputs if a in self.known), None)
+        if primitive.is_copy and inputs[0] in self.sums:
+            self.sums[out.atom] = self.sums[inputs[0]]
+        x = next((a for a in inputs if a in self.values), None)
         if x is None:
             return
-        known = self.known[x]
+        value = self.values[x]
         if primitive.is_copy:
-            self.known[out.atom] = known
+            self.values[out.atom] = value
             return
-        kind = known.after(primitive, inputs, x)
-        if kind == "sum" and (known.kind != "element" or not out.shape):
+        kind = value.after(primitive, inputs, x)
+        if kind == "sum" and (value.kind != "element" or not out.shape):
             direction = None
-            if known.tangent is not None:
-                direction = Direction(known.tangent, known.kind == "forms", known.coordinate)
+            if value.tangent is not None:
+                direction = Direction(value.tangent, value.kind == "forms", value.coordinate)
             directions = None if direction is None else (direction,)
-            self.terms[out.atom] = SecondDerivatives(
-                known.fun, frozenset([known.source]), directions
+            self.sums[out.atom] = SecondDerivatives(
+                value.fun, frozenset([value.source]), directions
             )
         elif kind == "element":
             at = element_read(primitive, inputs, x.aval.shape)
-            self.known[out.atom] = known._replace(kind=kind, coordinate=at)
+            self.values[out.atom] = value._replace(kind=kind, coordinate=at)
         elif kind not in (None, "sum"):
-            self.known[out.atom] = known._replace(kind=kind)
+            self.values[out.atom] = value._replace(kind=kind)
 
     def add(self, inputs: Sequence[Atom], out: Tracer) -> None:
         """Follow an addition of which an operand is a sum."""
-        x, other = inputs if inputs[0] in self.terms else reversed(inputs)
-        term, added = self.terms[x], self.terms.get(other)
+        x, other = inputs if inputs[0] in self.sums else reversed(inputs)
+        term, added = self.sums[x], self.sums.get(other)
         if added is not None:
-            total = term.joined(added, self.builder)
+            total = term.plus(added, self.builder)
         else:
             is_zero = is_concrete_literal(other) and other.value == 0  # type: ignore[union-attr]
             total = term if is_zero and out.shape == x.aval.shape else None
         if total is None:
-            self.accumulated[out.atom] = other, term
+            self.increments[out.atom] = other, term
         else:
-            self.terms[out.atom] = total
-            self.joined.update(inputs)
+            self.sums[out.atom] = total
+            self.partial_sums.update(inputs)
 
-    def emit_totals(self) -> None:
+    def emit_jets(self) -> None:
         """Compute each sum by a jet, right after its operands and the sum as it is computed now."""
         builder = self.builder
-        if builder.writes or not self.terms:
+        if builder.writes or not self.sums:
             return
         varying, outer = VaryingValues(), builder.source
         count = len(builder.equations)
@@ -180,17 +180,17 @@ class LaplacianRecognizer:
             v: i for i, eqn in enumerate(builder.equations) for v in eqn.outputs
         }
         inserted: dict[int, list[Equation]] = {}
-        for atom, term in list(self.terms.items()):
-            if atom in self.joined or atom not in producer:
+        for atom, term in list(self.sums.items()):
+            if atom in self.partial_sums or atom not in producer:
                 continue
             position = max(producer.get(a, 0) for a in (atom, *term.operands()))
             start = len(builder.equations)
             builder.source = builder.equations[producer[atom]].source
-            total = term.total(builder, varying)
+            total = term.emit(builder, varying)
             if total is not None:
                 aval = atom.aval
                 total = ops.convert_element_type(total, aval.dtype, aval.weak_type)
-                self.totals[atom] = builder.atom(total), term
+                self.replacements[atom] = builder.atom(total), term
             inserted.setdefault(position, []).extend(builder.equations[start:])
         builder.source = outer
         equations = builder.equations[:count]
@@ -201,7 +201,7 @@ class LaplacianRecognizer:
         self, equations: list[Equation], outputs: list[Atom]
     ) -> tuple[list[Equation], list[Atom]]:
         """The program with the sums replaced whose Hessian or product nothing else needs."""
-        sums = dict(self.totals)
+        sums = dict(self.replacements)
         while sums:
             substitutes = {a: total for a, (total, _) in sums.items()}
             replaced = [
@@ -221,7 +221,7 @@ class LaplacianRecognizer:
             return
         noted = {}
         for i, atom in enumerate(outputs):
-            carry, term = self.accumulated.get(atom, (None, self.terms.get(atom)))
+            carry, term = self.increments.get(atom, (None, self.sums.get(atom)))
             found = term and RowTerm.of(term, program, carry, self.builder)
             if found is not None:
                 noted[i] = found
@@ -262,10 +262,12 @@ class RowTerms:
             fun, direction = found
             recognizer = recognizer_of(builder)
             if term.carry is None:
-                recognizer.known[out.atom] = Known(fun, out.atom, "forms", *direction[::2])
+                recognizer.values[out.atom] = SecondDerivativeValue(
+                    fun, out.atom, "forms", *direction[::2]
+                )
             else:
                 start, source = builder.atom(args[i]), frozenset([out.atom])
-                recognizer.terms[out.atom] = SecondDerivatives(fun, source, (direction,), start)
+                recognizer.sums[out.atom] = SecondDerivatives(fun, source, (direction,), start)
 
 
 def computed_part(builder: Builder, x: Var) -> Var:
@@ -349,5 +351,5 @@ def note(
     if at is not None and (at.aval.shape, at.aval.dtype) != (x.shape, x.dtype):
         return
     kind = "hessian" if tangent is None else "product"
-    known = Known(found, computed_part(builder, result.atom), kind, at)
-    recognizer_of(builder).known[result.atom] = known
+    value = SecondDerivativeValue(found, computed_part(builder, result.atom), kind, at)
+    recognizer_of(builder).values[result.atom] = value

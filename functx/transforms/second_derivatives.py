@@ -80,7 +80,7 @@ class SecondDerivatives(NamedTuple):
         pairs = [(d.tangent, d.coordinate) for d in self.directions or ()]
         return [x for pair in pairs for x in pair if isinstance(x, (Var, Literal))]
 
-    def joined(self, other: SecondDerivatives, builder: Builder) -> SecondDerivatives | None:
+    def plus(self, other: SecondDerivatives, builder: Builder) -> SecondDerivatives | None:
         """The sum of two sums; None if it is none of one function along directions."""
         if self.directions is None or other.directions is None or other.start is not None:
             return None
@@ -90,7 +90,7 @@ class SecondDerivatives(NamedTuple):
             sources=self.sources | other.sources, directions=self.directions + other.directions
         )
 
-    def total(self, builder: Builder, varying: VaryingValues) -> Value | None:
+    def emit(self, builder: Builder, varying: VaryingValues) -> Value | None:
         """The sum, computed by a jet; None if a coordinate is not known to be that of its direction."""
         rows: Value | None = None
         if self.directions is not None:

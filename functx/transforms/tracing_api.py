@@ -62,6 +62,14 @@ class TracedFunction(NamedTuple):
         avals = self.program.out_avals
         return avals[: len(avals) - len(self.written)]
 
+    @property
+    def row_terms(self) -> Any:
+        """The outputs that are second derivatives, which a loop or `vmap` may sum over its rows; or None.
+
+        `transforms/laplacian_recognition.py` notes them.
+        """
+        return self.program.memo.get("row_terms")
+
     def tree_without_aux(self, has_aux: bool) -> tree.TreeDef:
         """The structure of the output, without the auxiliary data."""
         return self.out_tree.children()[0] if has_aux else self.out_tree

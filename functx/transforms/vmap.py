@@ -348,7 +348,7 @@ def vmap(
             batch = ChunkedBatch(size, in_dims, out_dims, chunk_size, names=names)
         try:
             outs = apply(batch, traced.program, operands)
-            if terms := traced.program.memo.get("row_terms"):
+            if terms := traced.row_terms:
                 terms.note(operands, in_dims, outs)
             outs = traced.finish_call(operands, outs)
         except BatchedOutputError as error:

@@ -417,9 +417,10 @@ def test_what_was_replaced_is_shown_by_line():
 
 
 def test_the_operations_that_are_looked_for_are_those_of_the_table():
-    before = {*formula_replacement.MARKING}, {*formula_replacement.ENDING}
-    formula_replacement.FormulaTable().update()
-    assert before == (formula_replacement.MARKING, formula_replacement.ENDING)
+    fresh = formula_replacement.FormulaTable()
+    before = {*fresh.marking}, {*fresh.ending}
+    fresh.update()
+    assert before == (fresh.marking, fresh.ending)
 
 
 def test_a_registered_formula_is_replaced():
@@ -437,7 +438,6 @@ def test_a_registered_formula_is_replaced():
     finally:
         FORMULAS.remove(formula)
         table.__init__()
-        formula_replacement.MARKING.difference_update(["sin"])
 
 
 def test_each_row_is_found_in_its_own_formula():

@@ -285,7 +285,7 @@ def fori_loop(
         rounds = unroll_factor(caller, 1 if unroll is None else unroll, length)
         loop = Scan(body.program, len(body.consts), len(body.start), length, False, rounds)
         outs = run_scan(loop, [*body.consts, *body.start], progress)
-        if terms := traced.program.memo.get("row_terms"):
+        if terms := traced.row_terms:
             numbers = ops.add(ops.broadcasted_iota(counter.dtype, (length,), 0), first)
             numbers = ops.convert_element_type(numbers, counter.dtype, counter.weak_type)
             start = body.start[-1 - len(leaves) : -1]

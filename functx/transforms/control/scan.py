@@ -513,7 +513,7 @@ def scan(
     factor = unroll_factor(caller, unroll, length)
     loop = Scan(body.program, len(body.consts), len(body.start), length, bool(reverse), factor)
     outs = body.results(run_scan(loop, [*body.consts, *body.start, *x_leaves], progress))
-    if terms := traced.program.memo.get("row_terms"):
+    if terms := traced.row_terms:
         dims = [None] * count + [0] * len(x_leaves) + [None] * len(traced.captured)
         start = body.start[len(body.start) - count :]
         terms.note([*start, *x_leaves, *traced.captured], dims, outs, count)
