@@ -28,7 +28,8 @@ from functx.custom.rule_tracing import (
     use_rule_table,
 )
 from functx.interop.custom_rules import JaxDerivativeRule
-from functx.interop.translation import JaxCall, JaxOperation
+from functx.interop.jaxpr_functions import JaxOperation
+from functx.interop.translation import JaxCall
 from functx.ops.callbacks import HostPrimitive
 
 MAX_RULES = 64

@@ -38,10 +38,10 @@ from functx.custom.custom_jvp import CustomJVP, CustomJVPFunction
 from functx.custom.custom_vjp import CustomVJP, CustomVJPFunction
 from functx.custom.custom_vmap import CustomVmap, CustomVmapFunction, captured_tracers
 from functx.custom.rule_tracing import Activity, LazyRules
+from functx.interop.jaxpr_functions import JaxprFunction
 from functx.interop.jaxprs import FunctionKeys, JaxprEqn, jaxpr_key, package_of
 from functx.interop.translation import (
     DIFFERENTIABLE_FORMS,
-    JaxprFunction,
     Translated,
     fix_unmarked,
     register_translation,
