@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -180,7 +180,7 @@ def is_being_differentiated(tracer: Tracer) -> bool:
     if not is_inexact(tracer.dtype):
         return False
     builder, atom = functionalized_atom(tracer.builder, tracer.atom)
-    reached = set(differentiable_inputs(builder, atom))
+    reached = {*builder.inputs_of(atom, lambda primitive: primitive.differentiable)}
     if reached & builder.differentiated:
         return True
     outer = [x for v, x in builder.captures.values() if v in reached]
@@ -291,21 +291,6 @@ def _known_value(builder: Builder, atom: Atom) -> ArrayLike:
 def _evaluate_equation(eqn: Equation, args: list[Any]) -> list[Any]:
     with eval_context():
         return eqn.primitive.as_list(backend.evaluate_eagerly(eqn.primitive, args))
-
-
-def differentiable_inputs(builder: Builder, atom: Atom) -> Iterable[Var]:
-    """The inputs and captured values that `atom` depends on by differentiable operations."""
-    seen: set[Var] = set()
-    pending = [atom]
-    while pending:
-        a = pending.pop()
-        if type(a) is Var and a not in seen:
-            seen.add(a)
-            position = builder.producer(a)
-            if position is None:
-                yield a
-            elif builder.equations[position].primitive.differentiable:
-                pending += builder.equations[position].inputs
 
 
 def concretization_error(tracer: Tracer, missing: Tracer, operation: str) -> ConcretizationError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
@@ -140,6 +140,12 @@ class Equation:
         """This equation with some of its fields replaced."""
         fields = {name: getattr(self, name) for name in Equation.__slots__} | changes
         return Equation(**fields)
+
+    def with_substitutes(self, substitutes: Mapping[Atom, Atom]) -> Equation:
+        """This equation with the operands replaced that are keys of `substitutes`; itself if none is."""
+        if substitutes.keys().isdisjoint(self.inputs):
+            return self
+        return self.replace(inputs=[substitutes.get(a, a) for a in self.inputs])
 
 
 class DefUse:

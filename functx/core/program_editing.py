@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
@@ -45,6 +45,30 @@ if TYPE_CHECKING:
 HoistedT = TypeVar("HoistedT", bound=Primitive)
 
 
+def map_equations(
+    program: Program,
+    step: Callable[..., Sequence[Any]],
+    avals: Sequence[ShapedArray] | None = None,
+) -> Program:
+    """The program in which the outputs of each equation are those of `step(eqn, *operands)`.
+
+    Its inputs have the types `avals`, by default those of `program`.
+    """
+
+    def body(*args: Value) -> list[Value]:
+        return interpret(program, args, step)
+
+    in_avals = program.in_avals if avals is None else avals
+    return trace_closed(body, in_avals, name=program.name, in_names=program.in_names)
+
+
+def substitute_atoms(program: Program, substitutes: Mapping[Atom, Atom]) -> Program:
+    """`program`, whose equations and outputs read other atoms in place of the keys of `substitutes`."""
+    equations = [eqn.with_substitutes(substitutes) for eqn in program.equations]
+    outputs = [substitutes.get(a, a) for a in program.outputs]
+    return replace_program_fields(program, equations=equations, outputs=outputs)
+
+
 class Retype(Rewrite[Program]):
     """Rewrites a program for inputs of other types `avals`, by applying its primitives to them."""
 
@@ -54,10 +78,7 @@ class Retype(Rewrite[Program]):
         def step(eqn: Equation, *args: Value) -> Values:
             return eqn.primitive.as_list(eqn.primitive(*args))
 
-        def body(*args: Value) -> list[Value]:
-            return interpret(program, args, step, constant=lambda c: c)
-
-        return trace_closed(body, self.avals, name=program.name, in_names=program.in_names)
+        return map_equations(program, step, self.avals)
 
 
 def call_program(program: Program, args: Sequence[ArrayLike], kwargs: dict[str, Any]) -> PyTree:
@@ -310,7 +331,7 @@ def _rewrite_by_rule(
         return _check_rule_outputs(eqn, tuple(eqn.primitive.as_list(outs)))
 
     def body(*args: Value) -> list[Value]:
-        return interpret(program, args, step, constant=lambda c: c)
+        return interpret(program, args, step)
 
     result, captured = trace(body, program.in_avals, name=program.name, kind="rewrite")
     return replace_program_fields(

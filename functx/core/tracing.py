@@ -173,22 +173,32 @@ class Builder:
         self._followed = len(self.equations)
         return atom in made
 
-    def depends_on_input(self, atom: Atom) -> bool:
-        """Whether `atom` is an input or a captured Variable, or computed from one."""
-        pending, seen = [atom], {atom}
-        for each in pending:
+    def inputs_of(
+        self, atom: Atom, follows: Callable[[Primitive], bool] = lambda primitive: True
+    ) -> Iterator[Var]:
+        """The inputs and captured values that `atom` is computed from, by operations that `follows` accepts."""
+        seen: set[Atom] = set()
+        pending = [atom]
+        while pending:
+            each = pending.pop()
+            if type(each) is not Var or each in seen:
+                continue
+            seen.add(each)
             position = self.producer(each)
             if position is None:
-                source = self.captured_value(each)
-                if type(source) is Tracer:
-                    if source.builder.depends_on_input(source.atom):
-                        return True
-                elif type(each) is Var and (source is None or is_variable(source)):
+                yield each
+            elif follows(self.equations[position].primitive):
+                pending += self.equations[position].inputs
+
+    def depends_on_input(self, atom: Atom) -> bool:
+        """Whether `atom` is an input or a captured Variable, or computed from one."""
+        for var in self.inputs_of(atom):
+            source = self.captured_value(var)
+            if type(source) is Tracer:
+                if source.builder.depends_on_input(source.atom):
                     return True
-                continue
-            new = [a for a in self.equations[position].inputs if a not in seen]
-            seen.update(new)
-            pending += new
+            elif source is None or is_variable(source):
+                return True
         return False
 
     @property
@@ -459,10 +469,8 @@ def elide_copies(
     for eqn in equations:
         if eqn.primitive.is_copy:
             originals[eqn.outputs[0]] = originals.get(eqn.inputs[0], eqn.inputs[0])
-        elif any(a in originals for a in eqn.inputs):
-            remaining.append(eqn.replace(inputs=[originals.get(a, a) for a in eqn.inputs]))
         else:
-            remaining.append(eqn)
+            remaining.append(eqn.with_substitutes(originals))
     return remaining, [originals.get(a, a) for a in outputs]
 
 

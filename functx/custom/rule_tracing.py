@@ -22,7 +22,8 @@ from functx.core.config import contextual_key
 from functx.core.errors import RuleError, type_name
 from functx.core.functionalization import Functionalize, build_functionalized
 from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
-from functx.core.program import Program, Var
+from functx.core.program import Atom, Program, Var
+from functx.core.program_editing import substitute_atoms
 from functx.core.replaced_state import replaced_state, state_of_call
 from functx.core.rewriting import Record, cached_rewrite, user_rule_runs
 from functx.core.tracer import Tracer, aval_of, current_builder
@@ -375,13 +376,14 @@ class Captures:
         by_index = dict(zip(indices, capture_inputs, strict=True))
         inputs = [by_index.get(i) or Var(aval_of(x)) for i, x in enumerate(self.values)]
         # Two captured arrays may be equal to one value.
-        aliases = {v: inputs[i] for v, i in zip(capture_inputs, indices, strict=True)}
-        equations = program.equations
+        aliases: dict[Atom, Atom] = {
+            v: inputs[i] for v, i in zip(capture_inputs, indices, strict=True)
+        }
         if any(v is not w for v, w in aliases.items()):
-            equations = [e.replace(inputs=[aliases.get(a, a) for a in e.inputs]) for e in equations]  # type: ignore[arg-type]
-        outputs = [aliases.get(a, a) if type(a) is Var else a for a in program.outputs]
+            program = substitute_atoms(program, aliases)
+        inputs = [*explicit, *inputs]
         return Program(
-            program.name, [*explicit, *inputs], equations, outputs, in_names=program.in_names
+            program.name, inputs, program.equations, program.outputs, in_names=program.in_names
         )
 
 

@@ -177,10 +177,7 @@ class FormulaReplacement:
     def result(self) -> Program:
         changed = False
         for eqn in self.program.equations:
-            if self.substitutes:
-                inputs = [self.substitutes.get(a, a) for a in eqn.inputs]
-                eqn = eqn.replace(inputs=inputs)
-            changed |= self.append(eqn)
+            changed |= self.append(eqn.with_substitutes(self.substitutes))
         if not changed:
             return self.program
         outputs = [self.substitutes.get(a, a) for a in self.program.outputs]

@@ -17,10 +17,9 @@ import numpy as np
 
 from functx import ops
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.program_editing import replace_program_fields
-from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite, interpret
+from functx.core.program_editing import map_equations, replace_program_fields
+from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.tracer import Tracer
-from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Value, Values
 from functx.ops.families import Elementwise
@@ -61,10 +60,7 @@ class FixOverlappingUpdates(Rewrite[Program]):
                 else bind_equation(eqn, *args)
             )
 
-        def body(*args: Tracer) -> list[Tracer]:
-            return interpret(program, args, step)
-
-        return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return map_equations(program, step)
 
 
 def _update_without_overlap(x: Tracer, update: Tracer, *indices: Tracer) -> Value:
@@ -199,10 +195,7 @@ class OrderLoopBody(Rewrite[Program]):
                 args = (*args[:i], with_data_dependence(args[i], dependences), *args[i + 1 :])
             return bind_equation(eqn, *args)
 
-        def body(*args: Value) -> list[Tracer]:
-            return interpret(program, args, step, constant=lambda c: c)
-
-        return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return map_equations(program, step)
 
 
 def with_data_dependence(index: Value, zeros: Sequence[Tracer]) -> Value:

@@ -11,6 +11,7 @@ from functx import ops
 from functx.core.effects import Effect
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Part, Program, Var, subprograms
+from functx.core.program_editing import substitute_atoms
 from functx.core.rewriting import cached_rewrite
 from functx.ops.families import Constant, Elementwise, Inexact
 from functx.ops.losses import Loss
@@ -175,8 +176,9 @@ def join_split(values: Program, count: int, backward_programs: Sequence[Program]
         lead = len(backward.inputs) - len(residuals)
         inputs += backward.inputs[:lead]
         residual_of: dict[Atom, Atom] = dict(zip(backward.inputs[lead:], residuals, strict=True))
-        equations += [e.replace(inputs=[residual_of.get(a, a) for a in e.inputs]) for e in backward]
-        outputs = [*outputs, *[residual_of.get(a, a) for a in backward.outputs]]
+        backward = substitute_atoms(backward, residual_of)
+        equations += backward.equations
+        outputs = [*outputs, *backward.outputs]
     joint = Program(values.name, inputs, equations, outputs, in_names=values.in_names)
     return JointProgram(eliminate_common_subexpressions(joint), len(values.inputs), count)
 

@@ -14,7 +14,7 @@ import numpy as np
 from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program
-from functx.core.program_editing import replace_program_fields
+from functx.core.program_editing import replace_program_fields, substitute_atoms
 from functx.core.rewriting import Record, Rewrite, cached_rewrite
 from functx.passes.loop_rerolling import accumulates_cotangent, consecutive_runs, reroll
 from functx.passes.memory_planning import backward_slice
@@ -250,8 +250,7 @@ class DeduplicateCalls(Rewrite[Program]):
         substitutions: dict[Atom, Atom] = {}
         equations = []
         for eqn in program.equations:
-            if any([atom in substitutions for atom in eqn.inputs]):
-                eqn = eqn.replace(inputs=[substitutions.get(a, a) for a in eqn.inputs])
+            eqn = eqn.with_substitutes(substitutions)
             if is_noinline(eqn.primitive):
                 equations += deduplicate_call(eqn, substitutions)
             else:
@@ -315,14 +314,12 @@ class DeduplicateProgram(Rewrite[DeduplicatedProgram]):
         substitutions: dict[Atom, Atom] = {
             v: inputs[first] for v, first in zip(inputs, self.first_positions, strict=True)
         }
-        equations = [
-            eqn.replace(inputs=[substitutions.get(a, a) for a in eqn.inputs])
-            for eqn in program.equations
-        ]
-        outputs = [substitutions.get(a, a) for a in program.outputs]
+        program = substitute_atoms(program, substitutions)
         positions = {v: i for i, v in enumerate(inputs) if self.first_positions[i] == i}
         source_of: dict[Any, int | OutputOf] = {**positions}
-        simplified = simplify_equations(Program(program.name, [*positions], equations, outputs))
+        simplified = simplify_equations(
+            Program(program.name, [*positions], program.equations, program.outputs)
+        )
         results: list[Any] = []
         distinct: list[Atom] = []
         for i, atom in enumerate(simplified.outputs):

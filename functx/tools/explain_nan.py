@@ -194,7 +194,7 @@ def inline_control_flow(program: Program, args: Sequence[Tracer]) -> list[Tracer
         outs = run_control_flow(eqn.primitive, inline_control_flow, operands)
         return bind_equation(eqn, *operands) if outs is None else outs
 
-    return interpret(program, args, step, constant=lambda c: c)
+    return interpret(program, args, step)
 
 
 @dataclass(frozen=True)

@@ -217,11 +217,7 @@ class UniqueEquations:
 
     def on_substitutes(self, eqn: Equation) -> Equation:
         """`eqn` on the atoms that replace its operands."""
-        substitutes = self.substitutes
-        for atom in eqn.inputs:
-            if atom in substitutes:
-                return eqn.replace(inputs=[substitutes.get(a, a) for a in eqn.inputs])
-        return eqn
+        return eqn.with_substitutes(self.substitutes)
 
     def substitute(self, outputs: Sequence[Var], atoms: Sequence[Atom]) -> None:
         """Use `atoms` in place of `outputs` in all later equations."""

@@ -27,17 +27,15 @@ from functx.core.decompositions import (
 from functx.core.errors import ArgumentError, DecompositionError, FunctxError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
-from functx.core.program_editing import cast_scalar, close_over
+from functx.core.program_editing import cast_scalar, close_over, map_equations
 from functx.core.rewriting import (
     Rewrite,
     apply,
     bind_equation,
     cached_rewrite,
-    interpret,
     user_rule_runs,
 )
 from functx.core.tracer import aval_of, current_builder
-from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree, Value, Values
 from functx.transforms.argument_names import check_callable, wrap_transform
@@ -105,10 +103,7 @@ def apply_decompositions(
         inner = decomposed_program(entry, eqn.primitive, tuple([aval_of(x) for x in args]), rewrite)
         return current_builder.get().inline(inner, args)  # type: ignore[union-attr]
 
-    def body(*args: Value) -> list[Value]:
-        return interpret(program, args, step)
-
-    return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+    return map_equations(program, step)
 
 
 _DecompositionStack = tuple[tuple[Primitive, tuple[ShapedArray, ...]], ...]

@@ -204,9 +204,7 @@ class LaplacianRecognizer:
         sums = dict(self.replacements)
         while sums:
             substitutes = {a: total for a, (total, _) in sums.items()}
-            replaced = [
-                eqn.replace(inputs=[substitutes.get(a, a) for a in eqn.inputs]) for eqn in equations
-            ]
+            replaced = [eqn.with_substitutes(substitutes) for eqn in equations]
             outs = [substitutes.get(a, a) for a in outputs]
             needed = {v for eqn in dce_equations(replaced, outs) for v in eqn.outputs}
             kept = {a: found for a, found in sums.items() if not found[1].sources & needed}

@@ -13,11 +13,11 @@ from functx.core.errors import FunctionalizeError
 from functx.core.named_axes import Axis, bind_named_axes, bound_axes
 from functx.core.primitive import View
 from functx.core.program import Equation, Program
-from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
+from functx.core.program_editing import map_equations
+from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, abstractify, current_builder
-from functx.core.tracing import trace_closed
-from functx.core.typing import Avals, Function, PyTree, Value, Values
+from functx.core.typing import Avals, Function, PyTree, Values
 from functx.ops.views import Copy
 from functx.transforms.argument_names import check_callable, copy_function_metadata, wrap_transform
 from functx.transforms.decompose import decompose
@@ -110,10 +110,7 @@ class CopyViews(Rewrite[Program]):
             is_view = isinstance(eqn.primitive, View)
             return [builder.append(Copy(), [x]) for x in outs] if is_view else outs
 
-        def body(*args: Value) -> list[Value]:
-            return interpret(program, args, step)
-
-        return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return map_equations(program, step)
 
 
 def make_ir(

@@ -23,7 +23,7 @@ from functx.core.masks import (
 )
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
-from functx.core.program_editing import replace_program_fields
+from functx.core.program_editing import replace_program_fields, substitute_atoms
 from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
@@ -199,7 +199,7 @@ def merge_equal_residuals(known: Program, unknown: Program, count: int) -> tuple
             twice[v] = first[atom]
     if not twice:
         return known, unknown
-    unknown = replace_variables(unknown, twice)
+    unknown = substitute_atoms(unknown, twice)
     inputs = [*unknown.inputs[:lead], *first.values()]
     return (
         with_io(known, known.inputs, [*known.outputs[:count], *first]),
@@ -397,20 +397,11 @@ class PartialEvalBranches(Rewrite[PartialEval[tuple[Program, ...]]]):
                     twice[v] = first[residual]
                 else:
                     first[residual] = inputs[residuals.index(residual)] = v
-            unknown = replace_variables(unknown, twice) if twice else unknown
+            unknown = substitute_atoms(unknown, twice) if twice else unknown
             unknown_branches.append(
                 with_io(unknown, [*unknown.inputs[:lead], *inputs], unknown.outputs)
             )
         return PartialEval(tuple(known_branches), tuple(unknown_branches), residuals)
-
-
-def replace_variables(program: Program, substitutes: Mapping[Atom, Var]) -> Program:
-    """`program`, whose equations and outputs use other variables in place of some."""
-    equations = [
-        eqn.replace(inputs=[substitutes.get(a, a) for a in eqn.inputs]) for eqn in program.equations
-    ]
-    outputs = [substitutes.get(a, a) for a in program.outputs]
-    return replace_program_fields(program, equations=equations, outputs=outputs)
 
 
 def _residual_sources(known: Program, count: int, slots: list[ShapedArray]) -> list[Residual]:
