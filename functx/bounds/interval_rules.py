@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any
 
 from ml_dtypes import finfo
@@ -105,7 +105,7 @@ def _bilinear(primitive: Primitive, x: Pair, y: Pair) -> Sequence[Pair]:
         x_size = ops.abs(x_mid) if x_radius is None else ops.add(ops.abs(x_mid), x_radius)
         terms.append(primitive(x_size, y_radius))
     middle = primitive(x_mid, y_mid)
-    radius = terms[0] if len(terms) == 1 else ops.add(*terms)
+    radius = reduce(ops.add, terms)
     return [(ops.sub(middle, radius), ops.add(middle, radius))]
 
 

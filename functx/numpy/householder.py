@@ -7,6 +7,7 @@ the diagonals of the reduced matrix, as LAPACK does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
@@ -111,10 +112,7 @@ def reflector(x: Value, first: Value) -> tuple[Value, Value, Value]:
         squares += [imaginary, ops.reduce_sum(ops.square(ops.imag(tail)), (last,))]
         for square in squares[2:]:
             is_trivial = ops.bitwise_and(is_trivial, ops.eq(square, literal(0, real)))
-    total = squares[0]
-    for square in squares[1:]:
-        total = ops.add(total, square)
-    length = ops.sqrt(ops.select(is_trivial, literal(1, real), total))
+    length = ops.sqrt(ops.select(is_trivial, literal(1, real), reduce(ops.add, squares)))
     beta = ops.select(ops.lt(parts[0], literal(0, real)), length, ops.neg(length))
     wide_beta = cast_like(beta, x)
     tau = ops.select(is_trivial, zero, ops.div(ops.sub(wide_beta, alpha), wide_beta))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum
+from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -119,7 +120,7 @@ class DotGeneral(Primitive):
         (x, y), (dx, dy) = primals, tangents
         terms = [self(dx, y)] if dx is not None else []
         terms += [self(x, dy)] if dy is not None else []
-        return self(x, y), terms[0] if len(terms) == 1 else ops.add(*terms)
+        return self(x, y), reduce(ops.add, terms)
 
     def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
         return evaluator.product(self, x, y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -149,7 +150,7 @@ class Convolution(Primitive):
         (x, k), (dx, dk) = primals, tangents
         terms = [self(dx, k)] if dx is not None else []
         terms += [self(x, dk)] if dk is not None else []
-        return self(x, k), terms[0] if len(terms) == 1 else ops.add(*terms)
+        return self(x, k), reduce(ops.add, terms)
 
     def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
         return evaluator.product(self, x, y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -175,12 +176,7 @@ class ForwardNormalization(Normalization, abstract=True):
             )
         if t_bias is not None:
             terms.append(layout.broadcast_affine(t_bias, dtype))
-        if not terms:
-            return None
-        total = terms[0]
-        for term in terms[1:]:
-            total = ops.add(total, term)
-        return ops.convert_element_type(total, x.dtype)
+        return ops.convert_element_type(reduce(ops.add, terms), x.dtype) if terms else None
 
     def input_cotangents(self, ct: Value, args: Values, active: Sequence[bool]) -> list[Cotangent]:
         """The cotangents of x, weight and bias, given that of the output."""

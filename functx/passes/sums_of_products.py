@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 from functx import ops
@@ -34,12 +35,10 @@ class SumOfEinsums(NamedTuple):
     def emit(self, read: Callable[[Any], Any]) -> Value:
         """Emit the equations that compute the sum; `read` gives the value of each variable."""
         arrays = [part.emit(read) for part in self.einsums]
-        total = arrays[0]
         if self.axis is not None and len(arrays) > 1:
             total = ops.concatenate(arrays, self.axis)
         else:
-            for array in arrays[1:]:
-                total = ops.add(total, array)
+            total = reduce(ops.add, arrays)
         if self.takes_sqrt:
             total = ops.sqrt(total)
         if aval_of(total) is not self.aval:

@@ -9,6 +9,7 @@ eigenvalues are equal and where there are not enough eigenvectors, and so do der
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import factorial, nan
 from typing import Any
 
@@ -81,10 +82,7 @@ class FrechetDerivative(MatrixFunction):
             if t is not None:
                 slope = self.function.slope(k)  # type: ignore[attr-defined]
                 terms.append(scale_matrices(FrechetDerivative(slope)(a, e, *others), t))
-        total = terms[0]
-        for term in terms[1:]:
-            total = ops.add(total, term)
-        return self(*primals), total
+        return self(*primals), reduce(ops.add, terms)
 
     def transpose(self, ct: Value, a: Value, e: Value, *others: Value) -> Cotangents:
         # tr(ct^T f'(a)[e]) = tr(f'(a^T)[ct]^T e)
@@ -194,9 +192,7 @@ def polynomial_of_square(powers: Sequence[Any], weights: Sequence[float], like: 
     blocks = [weights[:1], *[weights[k : k + width] for k in range(1, len(weights), width)]]
     for block in reversed(blocks[1:]):
         terms = [ops.mul(power, float(w)) for power, w in zip(powers[1:], block, strict=False)]
-        part = terms[0]
-        for term in terms[1:]:
-            part = ops.add(part, term)
+        part = reduce(ops.add, terms)
         total = part if total is None else ops.add(part, ops.matmul_highest(powers[-1], total))
     constant = literal(weights[0], like.dtype)
     on = ops.position_mask(like.shape, ops.eq)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from math import factorial, nan
 from typing import Any
 
@@ -119,10 +119,7 @@ class Funm(AnalyticFunction):
         for k, t in enumerate(dothers):
             if t is not None:
                 terms.append(scale_matrices(self.slope(k)(a, *others), cast_like(t, a)))
-        total = terms[0]
-        for term in terms[1:]:
-            total = ops.add(total, term)
-        return self(*primals), total
+        return self(*primals), reduce(ops.add, terms)
 
     def evaluate(self, program: Program, w: Value, parameters: Values) -> list[Value]:
         """The outputs of `program` at the elements of `w`."""
