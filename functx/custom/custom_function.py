@@ -53,9 +53,9 @@ from functx.custom.rule_tracing import (
 from functx.ops.operands import batch_size
 from functx.transforms.aliasing import call_outside_trace
 from functx.transforms.argument_names import check_callable, copy_function_metadata, function_name
+from functx.transforms.batching import Batch, BatchWithInferredOutDims
 from functx.transforms.dce import continued_state, state_operand
 from functx.transforms.tracing_api import avals_of, trace_function
-from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.core.typing import IRValue

@@ -36,6 +36,7 @@ from functx.core.typing import (
 )
 from functx.custom.rule_tracing import Captures
 from functx.ops.operands import batch_size
+from functx.transforms.batching import Batch
 from functx.transforms.control.body_tracing import (
     body_name,
     cast_outputs,
@@ -50,7 +51,6 @@ from functx.transforms.grad import convert_ints_to_floats
 from functx.transforms.linear_transpose import LinearTranspose
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
-from functx.transforms.vmap import Batch
 
 if TYPE_CHECKING:
     from functx.core.typing import IRValue

@@ -54,10 +54,10 @@ from functx.custom.rule_tracing import Captures, RuleTrace, reopened_builders
 from functx.ops.operands import batch_size
 from functx.transforms.aliasing import call_outside_trace, capture_key
 from functx.transforms.argument_names import check_callable, function_name
+from functx.transforms.batching import Batch, add_axis, remove_axis
 from functx.transforms.control.loops import map as map_rows
 from functx.transforms.dce import active_outputs
 from functx.transforms.tracing_api import avals_of, trace_function
-from functx.transforms.vmap import Batch, add_axis, remove_axis
 
 if TYPE_CHECKING:
     from functx.core.typing import IRValue

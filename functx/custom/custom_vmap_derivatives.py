@@ -16,11 +16,11 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Dim, Flags, PyTree, Value, Values
+from functx.transforms.batching import Batch, add_axis, remove_axis
 from functx.transforms.dce import RemoveEffects, with_io
 from functx.transforms.forward_mode import JVPRewrite, canonicalize_for_ad
 from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import backward_sweep, forward_sweep
-from functx.transforms.vmap import Batch, add_axis, remove_axis
 
 
 def effect_free_program(program: Program) -> Program:

@@ -35,8 +35,8 @@ from functx.custom.operators.registry import Registration
 from functx.custom.rule_results import RuleResult, describe_type
 from functx.custom.rule_tracing import inline_rule
 from functx.ops.operands import batch_size
+from functx.transforms.batching import remove_axis
 from functx.transforms.reverse_mode import apply_vjp_rule, linearize_jvp_rule
-from functx.transforms.vmap import remove_axis
 
 if TYPE_CHECKING:
     from functx.custom.higher_order_op import HigherOrderOp

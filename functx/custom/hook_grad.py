@@ -33,8 +33,8 @@ from functx.core.typing import (
 from functx.custom.custom_function import has_jax_tracers
 from functx.ops.operands import batch_size
 from functx.transforms.argument_names import check_callable, function_name
+from functx.transforms.batching import Batch
 from functx.transforms.tracing_api import trace_function
-from functx.transforms.vmap import Batch
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

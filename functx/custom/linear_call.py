@@ -20,8 +20,8 @@ from functx.custom.custom_linear_solve import consts_jvp
 from functx.custom.rule_tracing import Captures
 from functx.ops.operands import batch_size
 from functx.transforms.argument_names import check_callable, function_name
+from functx.transforms.batching import Batch
 from functx.transforms.tracing_api import avals_of, trace_function
-from functx.transforms.vmap import Batch
 
 if TYPE_CHECKING:
     from functx.core.typing import IRValue

@@ -70,6 +70,7 @@ from functx.lowering.jax_bridge import JaxAval, prng_key_type
 from functx.ops.autodiff import refused
 from functx.ops.families import Elementwise
 from functx.ops.operands import batch_size
+from functx.transforms.batching import add_axis
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.body_tracing import is_linearizing
 
@@ -408,10 +409,7 @@ def translated_batch(
 
     These are None for an output that JAX's rules do not batch, and 0 for the others.
     """
-    avals = [
-        a if d is None else a.update(shape=(*a.shape[:d], size, *a.shape[d:]))
-        for a, d in zip(function.in_avals, dims, strict=True)
-    ]
+    avals = [add_axis(a, d, size) for a, d in zip(function.in_avals, dims, strict=True)]
     out_dims: list[int | None] = []
 
     def noted(*args: Value) -> list[Value]:

@@ -44,10 +44,10 @@ from functx.lowering.meshes import (
     psum_replicated_cotangents,
 )
 from functx.lowering.stablehlo_emitter import ModuleEmitter
+from functx.transforms.batching import BatchWithInferredOutDims
 from functx.transforms.dce import dce_program, dependents_of
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.linear_transpose import Transpose
-from functx.transforms.vmap import BatchWithInferredOutDims
 
 functx_call = JaxPrimitive("functx_call")
 functx_call.multiple_results = True

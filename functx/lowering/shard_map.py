@@ -70,13 +70,13 @@ from functx.transforms.argument_names import (
     key_path_strings,
     wrap_transform,
 )
+from functx.transforms.batching import BatchWithInferredOutDims
 from functx.transforms.call_primitive import RematerializedCall
 from functx.transforms.dce import active_outputs, dce_program
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
-from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.core.tree import TreeDef

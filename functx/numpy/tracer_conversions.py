@@ -31,8 +31,8 @@ from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import Builder
 from functx.core.typing import DTypeLike, Index, NumPyArray
 from functx.numpy import indexing
+from functx.transforms.batching import Batch
 from functx.transforms.call_primitive import Call
-from functx.transforms.vmap import Batch
 
 _INDEX_FIX = (
     "Loop with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "

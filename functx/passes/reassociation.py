@@ -22,10 +22,10 @@ from functx.passes.convolution_patches import is_batch_of_convolutions
 from functx.passes.einsum import MEMORY_COST
 from functx.passes.einsum_factors import EXPANDABLE_PRIMITIVES, scatter_row_axis
 from functx.passes.sums_of_products import SumOfEinsums, expand_sum, is_sum
+from functx.transforms.batching import Batch, add_axis
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.scan import Scan
 from functx.transforms.dce import is_zero_array
-from functx.transforms.vmap import Batch, add_axis
 
 _MAX_HOIST_ROUNDS = 4
 

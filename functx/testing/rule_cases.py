@@ -41,10 +41,10 @@ from functx.testing.rule_evaluation import (
     lower_side_by_side,
     pullback_program,
 )
+from functx.transforms.batching import Batch, BatchWithInferredOutDims
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 TOLERANCES = {
     "f64": 1e-9,

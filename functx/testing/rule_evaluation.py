@@ -34,10 +34,10 @@ from functx.testing.reference.interpreter import (
     numpy_definition,
     read_atom,
 )
+from functx.transforms.batching import Batch
 from functx.transforms.decompose import trace_decomposition
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP, transpose_jvp_rule
-from functx.transforms.vmap import Batch
 
 if TYPE_CHECKING:
     from functx.testing.rule_cases import RuleCase

@@ -33,10 +33,10 @@ from functx.testing.rule_evaluation import (
     lower_side_by_side,
     run_side_by_side,
 )
+from functx.transforms.batching import Batch, add_axis
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.sparsity import JacobianPattern, known_arrays
-from functx.transforms.vmap import Batch, add_axis
 
 DEFINITION_TOLERANCES = {
     "f64": 1e-12,

@@ -37,6 +37,7 @@ from functx.core.typing import (
     Values,
 )
 from functx.ops.operands import batch_size
+from functx.transforms.batching import BatchWithInferredOutDims
 from functx.transforms.coefficients import Series
 from functx.transforms.dce import (
     DropZeroInputs,
@@ -54,7 +55,6 @@ from functx.transforms.jet_rewrite import run_jet_programs
 from functx.transforms.linear_transpose import transpose_call
 from functx.transforms.reverse_mode import trace_vjp_split
 from functx.transforms.series import SeriesEvaluator
-from functx.transforms.vmap import BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

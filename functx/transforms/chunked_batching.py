@@ -16,10 +16,10 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.typing import Avals, Value, Values
 from functx.ops.operands import literal
+from functx.transforms.batching import Batch, BatchedOutputError, BatchWithInferredOutDims, add_axis
 from functx.transforms.control.scan import Scan
 from functx.transforms.dce import with_io
 from functx.transforms.replayed_draws import has_replays
-from functx.transforms.vmap import Batch, BatchedOutputError, BatchWithInferredOutDims, add_axis
 
 
 def check_chunk_size(label: str, chunk_size: object) -> None:

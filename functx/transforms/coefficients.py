@@ -11,7 +11,7 @@ from functx.core.rewriting import Record
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_complex
 from functx.core.typing import Value
-from functx.transforms.vmap import add_axis
+from functx.transforms.batching import add_axis
 
 
 class Curves(Record):

@@ -10,10 +10,10 @@ from functx.core.program import Program
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.core.typing import Value
+from functx.transforms.batching import Batch, add_axis
 from functx.transforms.chunked_batching import standard_basis
 from functx.transforms.coefficients import Curves, UncollapsedError
 from functx.transforms.jet_rewrite import JetRewrite
-from functx.transforms.vmap import Batch, add_axis
 
 
 class CollapsedJet(Rewrite[Program]):

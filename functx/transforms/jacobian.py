@@ -29,6 +29,7 @@ from functx.transforms.argument_names import (
     key_path_strings,
     wrap_transform,
 )
+from functx.transforms.batching import Batch
 from functx.transforms.chunked_batching import (
     check_chunk_size,
     map_over_basis,
@@ -46,7 +47,6 @@ from functx.transforms.grad import (
 )
 from functx.transforms.jvp import jvp
 from functx.transforms.laplacian_recognition import note_product, with_recognized_trace
-from functx.transforms.vmap import Batch
 
 
 def jacfwd(

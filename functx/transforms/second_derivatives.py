@@ -19,9 +19,9 @@ from functx.core.tracer import Tracer, aval_of, is_jax_tracer, is_variable
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Dim, Flags, NumPyArray, Value
+from functx.transforms.batching import Batch
 from functx.transforms.coefficients import Curves
 from functx.transforms.collapsed_jet import CollapsedJet
-from functx.transforms.vmap import Batch
 
 
 class DifferentiatedArray(NamedTuple):

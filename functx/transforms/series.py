@@ -27,11 +27,11 @@ from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, is_floating, is_inexact
 from functx.core.typing import Flags, Value
 from functx.ops.families import Elementwise
+from functx.transforms.batching import interpret_batched
 from functx.transforms.coefficients import Coefficient, Curves, Series, UncollapsedError, scaled
 from functx.transforms.dce import active_outputs, nonzero_output_mask, varying_output_mask, with_io
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite
-from functx.transforms.vmap import interpret_batched
 
 
 class TangentRule(NamedTuple):

@@ -18,10 +18,10 @@ from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact, promote_types
 from functx.core.typing import Avals, NumPyArray, Value, Values
+from functx.transforms.batching import Batch
 from functx.transforms.chunked_batching import ChunkedBatch, needs_chunking
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.sparsity_pattern import SparsityPattern, count_colors
-from functx.transforms.vmap import Batch
 
 
 class Products(Record):

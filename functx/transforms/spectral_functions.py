@@ -26,9 +26,9 @@ from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_complex, real_dtype
 from functx.core.typing import Avals, Cotangents, Dim, Dims, Tangent, Tangents, Value, Values
 from functx.ops.operands import batch_size, cast_like, literal
+from functx.transforms.batching import Batch
 from functx.transforms.decompose import builtin_decomposition, decompose_missing_rules
 from functx.transforms.forward_mode import jvp_program
-from functx.transforms.vmap import Batch
 
 
 class ElementwiseDerivative(Rewrite[Program]):

@@ -10,9 +10,9 @@ from functx.core.samples import f32
 from functx.ops.arithmetic import add
 from functx.ops.transcendental import sin, tanh
 from functx.testing.rule_cases import primitive_under_test
+from functx.transforms.batching import Batch
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
-from functx.transforms.vmap import Batch
 from tests.ops.registry import SAMPLES, label
 
 from .programs import Announce, Halves, Probe, loss_program, network_program, program_of

@@ -12,10 +12,10 @@ from functx.ops.arithmetic import add, mul, neg
 from functx.ops.conversion import ConvertElementType
 from functx.ops.reductions import ReduceSum, reduce_sum
 from functx.ops.transcendental import Tanh, cos, sin, tanh
+from functx.transforms.batching import Batch
 from functx.transforms.call_primitive import Call
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
-from functx.transforms.vmap import Batch
 
 from .programs import (
     Announce,

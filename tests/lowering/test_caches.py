@@ -17,9 +17,9 @@ from functx.core.program import Literal
 from functx.core.rewriting import cached_rewrite
 from functx.lowering import captured_arrays, execution
 from functx.ops.arithmetic import Add
+from functx.transforms.batching import BatchWithInferredOutDims
 from functx.transforms.call_primitive import Call
 from functx.transforms.literal_lifting import collect_literals, lift_literals
-from functx.transforms.vmap import BatchWithInferredOutDims
 from tests.lowering.compiling import compilations
 
 X = np.array([0.5, -1.5, 2.0], "float32")

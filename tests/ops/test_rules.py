@@ -10,7 +10,7 @@ from functx.core.tracing import trace_closed
 from functx.testing.reference.interpreter import MODULES, definition_by_class
 from functx.testing.rule_cases import make_rule_cases
 from functx.testing.rules import find_problems
-from functx.transforms.vmap import BatchWithInferredOutDims, remove_axis
+from functx.transforms.batching import BatchWithInferredOutDims, remove_axis
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
 # Of several right results of these decompositions the lowering chooses one. The reference interpreter runs

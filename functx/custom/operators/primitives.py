@@ -32,9 +32,9 @@ from functx.custom.operators.registry import VMAP_RULE, Registration, get_rule
 from functx.custom.rule_results import describe_type
 from functx.custom.rule_tracing import inline_rule
 from functx.ops.operands import batch_size
+from functx.transforms.batching import add_axis, remove_axis
 from functx.transforms.control.loops import map as map_rows
 from functx.transforms.decompose import builtin_decomposition
-from functx.transforms.vmap import add_axis, remove_axis
 
 if TYPE_CHECKING:
     from functx.core.typing import IRValue

@@ -36,10 +36,10 @@ from functx.scipy.linalg.analytic_functions import (
     FrechetDerivative,
     scale_matrices,
 )
+from functx.transforms.batching import Batch
 from functx.transforms.control.loops import while_loop
 from functx.transforms.forward_mode import jvp_program
 from functx.transforms.spectral_functions import elementwise_derivative
-from functx.transforms.vmap import Batch
 
 TAYLOR_ORDERS = 7, 12
 """The least and the largest number of derivatives that are used for close eigenvalues."""

@@ -49,6 +49,7 @@ from functx.core.typing import (
 from functx.ops.operands import RewriteContext, batch_size
 from functx.transforms.aliasing import copy_if_aliased, write_back_arguments
 from functx.transforms.argument_names import copy_function_metadata
+from functx.transforms.batching import Batch, BatchWithInferredOutDims, interpret_batched
 from functx.transforms.call_primitive import Call
 from functx.transforms.coefficients import Series
 from functx.transforms.control.body_tracing import (
@@ -85,7 +86,6 @@ from functx.transforms.jet_rewrite import run_jet_programs
 from functx.transforms.linear_transpose import Transpose
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.series import SeriesEvaluator
-from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

@@ -29,6 +29,7 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, kind
 from functx.core.typing import ArrayLike, Avals, Dims, Function, IRValue, PyTree, Value, Values
 from functx.ops.operands import batch_size, canonical_axis_sequence, check_axes, tuple_delete
+from functx.transforms.batching import Batch, BatchWithInferredOutDims
 from functx.transforms.control.body_tracing import (
     body_name,
     cast_outputs,
@@ -38,7 +39,6 @@ from functx.transforms.control.body_tracing import (
 )
 from functx.transforms.decompose import builtin_decomposition
 from functx.transforms.tracing_api import trace_function
-from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

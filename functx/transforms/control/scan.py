@@ -51,6 +51,7 @@ from functx.core.wrapper_axes import check_sliced_axis, check_stacked_axis
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
 from functx.transforms.argument_names import copy_function_metadata, key_path_strings
+from functx.transforms.batching import Batch, BatchWithInferredOutDims
 from functx.transforms.coefficients import Series
 from functx.transforms.control.backward_scan import BuildBackwardScan
 from functx.transforms.control.body_tracing import (
@@ -80,7 +81,6 @@ from functx.transforms.jet_rewrite import JetRewrite, ProgramSeries, groups_wher
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.series import SeriesEvaluator
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
-from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

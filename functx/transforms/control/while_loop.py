@@ -30,6 +30,7 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Cotangents, Dims, Flags, IRValue, Tangents, Value, Values
 from functx.ops.operands import batch_size, literal
+from functx.transforms.batching import Batch, BatchWithInferredOutDims
 from functx.transforms.coefficients import Series
 from functx.transforms.control.body_tracing import carry_dependence, is_linearizing
 from functx.transforms.control.bounded_while import (
@@ -67,7 +68,6 @@ from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.jet_rewrite import JetRewrite, ProgramSeries, groups_where
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.series import SeriesEvaluator
-from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
