@@ -96,14 +96,23 @@ def jit(
     donated, donated_names = infer_argnums_and_argnames(
         fun, donate_argnums, donate_argnames, "donate"
     )
-    options = {
-        "static_argnums": tuple(n + 1 for n in nums),
+    if both := {*nums} & {*donated} | {*names} & {*donated_names}:
+        raise ArgumentError(
+            f"jit({function_name(fun)}): an argument must not be both static and donated; "
+            f"got {', '.join(map(str, sorted(both, key=str)))} for both",
+            fix="Donate arrays only; what is static is no array.",
+        )
+    shared = {
         "static_argnames": names,
-        "donate_argnums": tuple(n + 1 for n in donated),
         "donate_argnames": donated_names,
         "inline": inline,
         "keep_unused": keep_unused,
         "compiler_options": compiler_options,
+    }
+    # The hidden arguments come first.
+    options = shared | {
+        "static_argnums": tuple(n + 1 for n in nums),
+        "donate_argnums": tuple(n + 1 for n in donated),
     }
     if device is not None or backend is not None:
         options |= {"device": device, "backend": backend}
@@ -112,34 +121,35 @@ def jit(
         options["in_shardings"] = (None, *in_shardings) if per_argument else in_shardings
     if out_shardings is not None:
         options["out_shardings"] = out_shardings
-    if both := {*nums} & {*donated} | {*names} & {*donated_names}:
-        raise ArgumentError(
-            f"jit({function_name(fun)}): an argument must not be both static and donated; "
-            f"got {', '.join(map(str, sorted(both, key=str)))} for both",
-            fix="Donate arrays only; what is static is no array.",
-        )
     own_options = TraceOptions(outline, parse_memory_mode("jit", memory))
 
     def jit_with_state() -> Function:
         return jit(  # type: ignore[no-any-return]
             taking_state(fun),
             static_argnums=nums,
-            static_argnames=names,
             donate_argnums=donated,
-            donate_argnames=donated_names,
             out_shardings=None if out_shardings is None else (out_shardings, None, None),
-            inline=inline,
-            keep_unused=keep_unused,
-            compiler_options=compiler_options,
             outline=outline,
             memory=memory,
+            **shared,
         )
 
     static_arguments = StaticArguments(fun, nums, names)
     compiled = JittedFunction(fun, static_arguments, options, own_options, jit_with_state)
+    wrapper = _call_of(compiled, bool(nums or names), inline)
+    copy_function_metadata(wrapper, fun, "jit").__name__ = function_name(fun)
+    wrapper.lower = api_boundary(compiled.lower)  # type: ignore[attr-defined]
+    wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
+    wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
+    vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "eval_shape", "clear_cache")
+    return wrapper
+
+
+def _call_of(compiled: JittedFunction, static: bool, inline: bool) -> Function:
+    """The function that calls a jitted function: by JAX's dispatch where the call needs nothing else."""
     dispatch, captured = compiled.dispatch, compiled.captured
     get_builder, get_options = current_builder.get, trace_options.get
-    static, get_state = bool(nums or names), replaced_state
+    get_state = replaced_state
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         # `api_boundary` inlined, to save a call.
@@ -183,9 +193,4 @@ def jit(
             filter_traceback(error)
             raise
 
-    copy_function_metadata(wrapper, fun, "jit").__name__ = function_name(fun)
-    wrapper.lower = api_boundary(compiled.lower)  # type: ignore[attr-defined]
-    wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
-    wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
-    vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "eval_shape", "clear_cache")
     return wrapper
