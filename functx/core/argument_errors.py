@@ -132,20 +132,10 @@ def explain(
     if file_owner[sys._getframe(2).f_code.co_filename] is FUNCTX_OR_JAX:
         return
     try:
-        given = {
-            key: value
-            for key, value in declared.bind(*args, **kwargs).arguments.items()
-            if key not in _BOUND
-        }
+        bound = declared.bind(*args, **kwargs)
     except TypeError as mismatch:
-        first = next(iter(declared.parameters), "")
-        transforms = first in ("fun", "loss") and "too many" in str(mismatch)
-        raise ArgumentError(
-            f"{name}: the arguments must fit its parameters; {mismatch}",
-            fix=_similar_parameters(declared, kwargs)
-            + f"Its parameters: {_parameters(declared)}."
-            + f" Arguments of `{first}` belong to its result: {name}({first})(*args)." * transforms,
-        ) from error
+        raise _mismatch_error(declared, name, mismatch, kwargs) from error
+    given = {key: value for key, value in bound.arguments.items() if key not in _BOUND}
     # Python's message begins with the name of the function that it could not call.
     culprits = {
         key: value
@@ -168,6 +158,20 @@ def explain(
         f"because: {reason.splitlines()[0] if reason else type(error).__name__}",
         fix=f"Its parameters: {_parameters(declared)}.",
     ) from error
+
+
+def _mismatch_error(
+    declared: Signature, name: str, mismatch: TypeError, kwargs: Mapping[str, Any]
+) -> ArgumentError:
+    """The error for arguments that do not fit the signature."""
+    first = next(iter(declared.parameters), "")
+    transforms = first in ("fun", "loss") and "too many" in str(mismatch)
+    return ArgumentError(
+        f"{name}: the arguments must fit its parameters; {mismatch}",
+        fix=_similar_parameters(declared, kwargs)
+        + f"Its parameters: {_parameters(declared)}."
+        + f" Arguments of `{first}` belong to its result: {name}({first})(*args)." * transforms,
+    )
 
 
 _BOUND = "self", "cls"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 
@@ -310,6 +310,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
     primal: Program
     rule: Rules
     num_consts: int = 0
+    batch_rule: ClassVar[type[BatchRule]]
     not_executed = ("rule",)
     multiple_results = True
 
@@ -323,19 +324,6 @@ class CustomDerivativeCall(Primitive, abstract=True):
             select_where(self.explicit_operands(active), inexact_mask(self.explicit_operands(args)))
         )
 
-    def batched_rule(
-        self,
-        size: int,
-        dims: tuple[Dim, ...],
-        inexact: tuple[bool, ...],
-        out_dims: tuple[Dim, ...],
-    ) -> Callable[[tuple[Program, ...]], tuple[Program, ...]]:
-        """The rewrite of the rule's programs to those for batches of `size` along `dims`.
-
-        `out_dims` are the batch dimensions of the outputs of the function.
-        """
-        raise NotImplementedError
-
     def abstract_eval(self, *avals: ShapedArray) -> Avals:
         check_operands(self, avals, self.primal.in_avals)
         return self.primal.out_avals
@@ -344,9 +332,8 @@ class CustomDerivativeCall(Primitive, abstract=True):
         size = batch_size(args, dims)
         out_dims = self.batched_out_dims(size, tuple(dims))
         primal = cached_rewrite(Batch(size, tuple(dims), out_dims), self.primal)
-        batch_rule = self.batched_rule(
-            size, tuple(dims), tuple(inexact_mask(self.explicit_operands(args))), out_dims
-        )
+        inexact = tuple(inexact_mask(self.explicit_operands(args)))
+        batch_rule = self.batch_rule(size, tuple(dims), inexact, out_dims)
         batched = type(self)(primal, transform_rules(self.rule, batch_rule), self.num_consts)
         return batched(*args), list(out_dims)
 
@@ -363,16 +350,24 @@ class CustomDerivativeCall(Primitive, abstract=True):
         return ctx.call(self.primal, values)
 
 
-class BatchJVPRule(Record):
-    """The rewrite of a jvp rule to one for batches of `size` along `dims`.
+class BatchRule(Record):
+    """The rewrite of a rule's programs to those for batches of `size` along `dims`.
 
-    `inexact` marks the operands that have tangents; `out_dims` are the dimensions of the outputs.
+    `inexact` marks the operands that have tangents and cotangents; `out_dims` are the batch dimensions
+    of the outputs of the function.
     """
 
     size: int
     dims: tuple[Dim, ...]
     inexact: tuple[bool, ...]
     out_dims: tuple[Dim, ...]
+
+    def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
+        raise NotImplementedError
+
+
+class BatchJVPRule(BatchRule):
+    """The rewrite of a jvp rule to one for batches."""
 
     def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
         (rule,) = programs
@@ -383,16 +378,8 @@ class BatchJVPRule(Record):
         return (cached_rewrite(Batch(self.size, in_dims, out_dims), rule),)
 
 
-class BatchVJPRule(Record):
-    """The rewrite of a vjp rule to one for batches of `size` along `dims`.
-
-    `inexact` marks the operands that have cotangents; `out_dims` are the dimensions of the outputs.
-    """
-
-    size: int
-    dims: tuple[Dim, ...]
-    inexact: tuple[bool, ...]
-    out_dims: tuple[Dim, ...]
+class BatchVJPRule(BatchRule):
+    """The rewrite of a vjp rule, and of a further rule for forward mode, to those for batches."""
 
     def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
         forward, backward, *jvp_programs = programs

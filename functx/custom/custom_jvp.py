@@ -22,7 +22,7 @@ from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangents, Dim, Function, PyTree, Tangents, Value, Values
+from functx.core.typing import Cotangents, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_function import (
     BatchJVPRule,
     CallInfo,
@@ -227,6 +227,7 @@ class CustomJVP(CustomDerivativeCall):
     """
 
     name = "custom_jvp"
+    batch_rule = BatchJVPRule
     samples = LazySamples(
         lambda: (
             sample(
@@ -303,15 +304,6 @@ class CustomJVP(CustomDerivativeCall):
 
     def transpose(self, cts: Cotangents, *args: Value) -> Cotangents:
         return transpose_call(self.primal, cts, args, apply_program)
-
-    def batched_rule(
-        self,
-        size: int,
-        dims: tuple[Dim, ...],
-        inexact: tuple[bool, ...],
-        out_dims: tuple[Dim, ...],
-    ) -> Function:
-        return BatchJVPRule(size, dims, inexact, out_dims)
 
 
 class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):

@@ -27,7 +27,7 @@ from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Cotangents, Dim, Function, PyTree, Tangents, Value, Values
+from functx.core.typing import Cotangents, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_function import (
     BatchVJPRule,
     CallInfo,
@@ -264,13 +264,18 @@ def trace_bwd_rule(
         filter_traceback(error)
         error.add_note("in the backward rule:\n" + "".join(format_tb(error.__traceback__)))
         refusal = error.with_traceback(None)
+    return trace(rule, refuse_cotangents(refusal, call, len(ct_avals)), avals)
+
+
+def refuse_cotangents(error: Exception, call: CallInfo, count: int) -> Function:
+    """The backward rule whose cotangents raise `error` where they are needed, from the first `count` operands."""
     in_avals = select_where(call.avals, inexact_mask(call.avals))
 
     def refuse(*xs: Value) -> list[Value]:
-        cts = refused(refusal, xs[: len(ct_avals)], in_avals, [True] * len(in_avals))
+        cts = refused(error, xs[:count], in_avals, [True] * len(in_avals))
         return [ct for ct in cts if ct is not None]
 
-    return trace(rule, refuse, avals)
+    return refuse
 
 
 def _examples() -> tuple[Program, tuple[Program, Program]]:
@@ -303,6 +308,7 @@ class CustomVJP(CustomDerivativeCall):
     """
 
     name = "custom_vjp"
+    batch_rule = BatchVJPRule
     samples = LazySamples(
         lambda: (
             sample(
@@ -385,15 +391,6 @@ class CustomVJP(CustomDerivativeCall):
         known = iter(apply_program(known_program, select_where_not(args, linear)))
         residuals = [ops.zeros_like(a.aval) if a in linear_vars else next(known) for a in saved]
         return self.vjp(cts, residuals, args, linear)
-
-    def batched_rule(
-        self,
-        size: int,
-        dims: tuple[Dim, ...],
-        inexact: tuple[bool, ...],
-        out_dims: tuple[Dim, ...],
-    ) -> Function:
-        return BatchVJPRule(size, dims, inexact, out_dims)
 
 
 def transpose_backward_rule(

@@ -102,7 +102,7 @@ def jit(
             f"got {', '.join(map(str, sorted(both, key=str)))} for both",
             fix="Donate arrays only; what is static is no array.",
         )
-    shared = {
+    shared: dict[str, Any] = {
         "static_argnames": names,
         "donate_argnames": donated_names,
         "inline": inline,
