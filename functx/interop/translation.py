@@ -54,7 +54,10 @@ from functx.core.typing import (
     Value,
     Values,
 )
-from functx.interop.jaxpr_functions import JaxprFunction
+from functx.interop.jaxpr_functions import (
+    JaxOperation,  # noqa: F401 - the texts of calls name it
+    JaxprFunction,
+)
 from functx.interop.jaxprs import (
     JaxprAtom,
     JaxprEqn,
