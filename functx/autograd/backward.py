@@ -35,13 +35,14 @@ from functx.core.typing import ArrayLike
 from functx.ops.operands import literal
 from functx.transforms.vmap import vmap
 
+Outputs: TypeAlias = "Variable | GradientEdge | Sequence[Variable | GradientEdge]"
 Inputs: TypeAlias = "Variable | GradientEdge | Sequence[Variable | GradientEdge]"
 Gradients: TypeAlias = "ArrayLike | Sequence[ArrayLike | None] | None"
 
 
 @api_boundary
 def backward(
-    tensors: Variable | Sequence[Variable],
+    tensors: Outputs,
     grad_tensors: Gradients = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
@@ -50,6 +51,7 @@ def backward(
 ) -> None:
     """Add the gradients of `tensors` to `.grad` of the leaves that they were computed from.
 
+    An edge among `tensors` stands for the value that it was taken from, also if that is gone.
     `grad_tensors` are the gradients of `tensors`, by default 1 for each of a single real element.
     With `inputs`, only these get gradients, also if they are not leaves; an edge stands for a leaf, or for
     a value that retains its gradient. The walk frees the values that gradients need unless `retain_graph`, which is `create_graph` by default. With `create_graph` the
@@ -108,7 +110,7 @@ def warn_of_cycles() -> None:
 
 @api_boundary
 def grad(
-    outputs: Variable | Sequence[Variable],
+    outputs: Outputs,
     inputs: Inputs,
     grad_outputs: Gradients = None,
     retain_graph: bool | None = None,
@@ -120,7 +122,7 @@ def grad(
 ) -> tuple[Any, ...]:
     """The gradients of `outputs` in `inputs`, as a tuple; no `.grad` changes.
 
-    `grad_outputs`, `retain_graph` and `create_graph` are as in `backward`. An input that the outputs
+    `outputs`, `grad_outputs`, `retain_graph` and `create_graph` are as in `backward`. An input that the outputs
     do not use is refused unless `allow_unused`, which is `materialize_grads` by default: its gradient
     is None, or with `materialize_grads` zeros that require gradients. With `is_grads_batched`, each
     gradient of an output has a leading batch axis, and so have the results. Arrays that a transform
@@ -212,7 +214,7 @@ def unused_gradient(i: int, x: Any, allow_unused: bool, materialize: bool) -> An
 
 
 Roots = Sequence[tuple[Any, Any]]
-"""Variables or traced values, each with its gradient."""
+"""Variables, edges or traced values, each with its gradient."""
 
 
 def root_gradients(label: str, roots: Sequence[Any], gradients: Any, batched: bool) -> Roots:
@@ -232,13 +234,13 @@ def root_gradients(label: str, roots: Sequence[Any], gradients: Any, batched: bo
 
 def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> Any:
     """The gradient of root number `i`, in the dtype of the root."""
-    if not isinstance(root, Tracer):
+    if not isinstance(root, (Tracer, GradientEdge)):
         raise NoHistoryError(
             f"{label}: outputs must be Variables; got {type_name(root)} as number {i}",
             fix="Compute it from functx.autograd.Variable(x, requires_grad=True).",
         )
-    aval: ShapedArray = root.atom.aval
-    has_gradient = is_inexact(aval.dtype) if type(root) is Tracer else root.requires_grad  # type: ignore[attr-defined]
+    aval = root_aval(root)
+    has_gradient = root.requires_grad if isinstance(root, Variable) else is_inexact(aval.dtype)
     if not has_gradient:
         raise NoHistoryError(
             f"{label}: an output must require a gradient; got number {i}, {aval!r}, without "
@@ -276,6 +278,13 @@ def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> A
     return gradient
 
 
+def root_aval(root: Tracer | GradientEdge) -> ShapedArray:
+    """The type of a root."""
+    if isinstance(root, GradientEdge):
+        return root.node.out_avals[root.output_nr]
+    return root.atom.aval  # type: ignore[return-value]
+
+
 def walk_backward(
     roots: Roots,
     retain_graph: bool | None,
@@ -293,7 +302,9 @@ def walk_backward(
     walk = Walk(
         create_graph, create_graph if retain_graph is None else retain_graph, edges, accumulate
     )
-    walk.run([(root.edge, g if g is None else walk.gradient_of(g).value) for root, g in roots])
+    edges_of_roots = [x if isinstance(x, GradientEdge) else x.edge for x, _ in roots]
+    gradients_of_roots = [g if g is None else walk.gradient_of(g).value for _, g in roots]
+    walk.run([*zip(edges_of_roots, gradients_of_roots, strict=True)])
     if edges is None:
         return []
     gradients = [walk.wanted_gradients[edge] for edge in edges]
@@ -353,7 +364,7 @@ def grad_of_traced(
     roots: Sequence[Any], grad_outputs: Any, batched: bool, inputs: Sequence[Any]
 ) -> list[Any]:
     """The gradients of traced values in traced values, as equations of their trace."""
-    check_traced_inputs(inputs)
+    check_traced(roots, inputs)
     # Cotangents are conjugates of the gradients that users see.
     cts = [
         gradient if type(gradient) is Literal else ops.conj_if_complex(gradient)
@@ -382,15 +393,17 @@ def grad_of_traced(
     return [by_input[v] if type(v) is Var and varying[v] else None for v in in_atoms]
 
 
-def check_traced_inputs(inputs: Sequence[Any]) -> None:
-    """Raise an error for an input that is not an array, or not differentiable."""
+def check_traced(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """Raise an error for an output or input that is not an array, or an input that is not differentiable."""
+    for kind, values in (("outputs", outputs), ("inputs", inputs)):
+        for i, x in enumerate(values):
+            if not isinstance(x, Tracer):
+                error = AutogradInTransformError(
+                    f"grad: inside a transform, {kind} must be arrays; got {type_name(x)} as number {i}",
+                    fix="Pass the array itself.",
+                )
+                refuse_in_transform(error, current_builder.innermost())
     for i, x in enumerate(inputs):
-        if not isinstance(x, Tracer):
-            error = AutogradInTransformError(
-                f"grad: inside a transform, inputs must be arrays; got {type_name(x)} as number {i}",
-                fix="Pass the array itself.",
-            )
-            refuse_in_transform(error, current_builder.innermost())
         if not is_inexact(x.dtype):
             raise NoHistoryError(
                 "grad: an input must be of floating point or complex numbers; got number "

@@ -42,6 +42,7 @@ from functx.autograd.views import ViewOf
 from functx.core.errors import FunctionContextError
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray, is_inexact
+from functx.core.typing import Value
 from functx.custom.rule_tracing import is_array
 
 
@@ -118,6 +119,11 @@ class FunctionNode(Node):
     @saved.setter
     def saved(self, saved: Any) -> None:
         self.context.__dict__["_functx_saved"] = saved
+
+    @property
+    def saved_tensors(self) -> tuple[Value, ...]:
+        """The arrays that the call saved, as `backward` reads them from its `ctx`."""
+        return self.context.saved_tensors
 
     def pull_back(self, walk: Walk, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the inputs by the rule of the class."""

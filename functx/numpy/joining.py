@@ -28,6 +28,7 @@ from functx.numpy.shapes import (
 )
 from functx.ops import concatenation, shapes
 from functx.ops.operands import canonical_axis, literal, tuple_delete
+from functx.ops.views import returns_view
 
 __all__ = [
     "append",
@@ -213,11 +214,13 @@ def _split(x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
     return list(concatenation.split(x, sizes, axis)) if len(sizes) > 1 else [x]
 
 
+@returns_view
 def split(ary: ArrayOrList, indices_or_sections: ArrayOrList, axis: int = 0) -> list[Value]:
     """`ary` split along `axis` into equal sections, or before each of the indices."""
     return _split_sections("split", ary, indices_or_sections, axis, even=True)
 
 
+@returns_view
 def array_split(ary: ArrayOrList, indices_or_sections: ArrayOrList, axis: int = 0) -> list[Value]:
     """`ary` split along `axis` as by `split`; the first sections may be longer by one element."""
     return _split_sections("array_split", ary, indices_or_sections, axis, even=False)

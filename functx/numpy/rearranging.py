@@ -51,6 +51,7 @@ from functx.ops.operands import (
     literal,
     tuple_delete,
 )
+from functx.ops.views import returns_view
 
 __all__ = [
     "delete",
@@ -144,6 +145,7 @@ def _repeat_to(a: Value, repeats: Value, axis: int, length: int) -> Value:
     return gather_along(a, searchsorted(ops.cumsum(counts, 0), positions, side="right"), axis)
 
 
+@returns_view
 def flip(m: ArrayOrList, axis: Axes = None) -> Value:
     """`m` with the order along `axis` reversed: one axis, several, or all."""
     m = ensure_array(m)
@@ -161,6 +163,7 @@ def flipud(m: ArrayOrList) -> Value:
     return flip(check_min_rank("flipud", m, 1), 0)
 
 
+@returns_view
 def rot90(m: ArrayOrList, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Value:
     """`m` rotated by `k` right angles in the plane of two axes, from the first to the second."""
     m = check_min_rank("rot90", m, 2)

@@ -35,7 +35,7 @@ from functx.ops.operands import (
     canonical_shape,
     tuple_delete,
 )
-from functx.ops.views import element_view
+from functx.ops.views import element_view, returns_view
 
 __all__ = [
     "astype",
@@ -84,6 +84,7 @@ def static_integers(x: ArrayOrList, requested_by: str) -> NumPyArray:
     return value
 
 
+@returns_view
 def reshape(
     a: ArrayOrList, shape: ShapeLike, order: str = "C", *, copy: bool | None = None
 ) -> Value:
@@ -250,6 +251,7 @@ def prepend_axes(x: Value, rank: int) -> Value:
     return shapes.reshape(x, (1,) * (rank - len(shape)) + shape)
 
 
+@returns_view
 def broadcast_to(array: ArrayOrList, shape: ShapeLike) -> Value:
     """A read-only view of `array` broadcast to `shape`."""
     return promotion.broadcast_to(
@@ -257,6 +259,7 @@ def broadcast_to(array: ArrayOrList, shape: ShapeLike) -> Value:
     )
 
 
+@returns_view
 def broadcast_arrays(*args: ArrayOrList) -> tuple[Value, ...]:
     """The arrays broadcast to their common shape."""
     arrays = [ensure_array(x) for x in args]
@@ -271,6 +274,7 @@ def broadcast_shapes(*shapes: ShapeLike) -> Shape:
     )
 
 
+@returns_view
 def transpose(a: ArrayOrList, axes: Axes = None) -> Value:
     """`a` with its axes in the order `axes`, reversed where none is given."""
     a = ensure_array(a)
@@ -288,6 +292,7 @@ def permute_dims(a: ArrayOrList, /, axes: Axes = None) -> Value:
     return transpose(a, axes)
 
 
+@returns_view
 def matrix_transpose(x: ArrayOrList, /) -> Value:
     """`x` with its last two axes swapped."""
     x = ensure_array(x)
@@ -299,6 +304,7 @@ def matrix_transpose(x: ArrayOrList, /) -> Value:
     return shapes.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
 
+@returns_view
 def swapaxes(a: ArrayOrList, axis1: int, axis2: int) -> Value:
     """`a` with two axes swapped."""
     a = ensure_array(a)
@@ -310,6 +316,7 @@ def swapaxes(a: ArrayOrList, axis1: int, axis2: int) -> Value:
     return shapes.permute_dims(a, tuple(axes))
 
 
+@returns_view
 def moveaxis(a: ArrayOrList, source: Axes, destination: Axes) -> Value:
     """`a` with its axes `source` at the positions `destination`, the other axes in their order."""
     a = ensure_array(a)
@@ -327,6 +334,7 @@ def moveaxis(a: ArrayOrList, source: Axes, destination: Axes) -> Value:
     )
 
 
+@returns_view
 def rollaxis(a: ArrayOrList, axis: int, start: int = 0) -> Value:
     """`a` with `axis` moved to the position before the axis `start`."""
     a = ensure_array(a)

@@ -387,4 +387,27 @@ def returns_new_array(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def returns_view(function: Callable[P, T]) -> Callable[P, T]:
+    """`function` with every result that is a Variable among its arguments as a view of that one.
+
+    So a view of all elements has a gradient and hooks of its own.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+        out: Any = function(*args, **kwargs)
+        if type(out) in _LISTS:
+            return type(out)([as_view(x, args) for x in out])
+        return as_view(out, args)
+
+    return call
+
+
+def as_view(out: Any, arrays: Sequence[object]) -> Any:
+    """`out`, as a view of it if it is a Variable that is one of `arrays`, outside a trace."""
+    if is_variable(out) and current_builder.get() is None and any([x is out for x in arrays]):
+        return ops.Reshape(out.shape)(out)
+    return out
+
+
 _LISTS = (list, tuple)

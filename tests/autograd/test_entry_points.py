@@ -169,6 +169,19 @@ def test_edges_are_inputs_of_grad():
         (y * y).backward(inputs=[Variable(1.0)])
 
 
+def test_edges_are_outputs_of_walks_also_if_the_value_is_gone():
+    x = leaf([1.0, 2.0])
+    edge, of_leaf = autograd.get_gradient_edge(x * x), autograd.get_gradient_edge(x)
+    (batched,) = grad(edge, x, np.eye(2), retain_graph=True, is_grads_batched=True)
+    assert batched.tolist() == [[2.0, 0.0], [0.0, 4.0]]
+    backward([edge, of_leaf, x * 3], [np.ones(2), np.array([5.0, 6.0]), np.ones(2)])
+    assert x.grad.tolist() == [10.0, 13.0]
+    with pytest.raises(AutogradError, match="left out only for an output of one real element"):
+        backward(edge)
+    with pytest.raises(AutogradError, match="outputs must be arrays; got GradientEdge as number 0"):
+        functx.vmap(lambda z: grad(edge, x, z))(np.ones(2))
+
+
 def test_an_override_takes_over_with_all_keywords():
     class Own:
         def __functx_function__(self, function, args, kwargs):

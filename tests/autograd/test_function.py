@@ -174,6 +174,7 @@ def test_saved_values_keep_their_identity_are_checked_and_freed():
         assert Reader.context.saved_tensors[0] is x and Reader.context.saved_tensors[1] is other
     z = Reader.apply(x, y * 2)
     assert Reader.context.saved_tensors[1] is Reader.context.saved_tensors[1]
+    assert z.grad_fn.saved_tensors[0] is x
     z.sum().backward()
     with pytest.raises(SavedValueError, match="freed by the walk"):
         Reader.context.saved_tensors  # noqa: B018
