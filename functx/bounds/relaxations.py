@@ -178,20 +178,24 @@ def lines_of(primitive: Primitive, low: Value, high: Value) -> tuple[Line, Line]
     chord = line_through(low, at_low, ops.div(ops.sub(at_high, at_low), width))
     tangent = line_through(middle, primitive(middle), slope(middle))
     if type(primitive) in CONVEX_KINKS:
-        return choose(ops.gt(width, 0.0), (tangent, chord), (tangent, tangent))
+        return select_lines(ops.gt(width, 0.0), (tangent, chord), (tangent, tangent))
     # f(low) + d (x - low) and f(high) + d (x - high) enclose f, for the least and the greatest slope d.
     least, greatest = slope_bounds(primitive, low, high)
     by_least = line_through(low, at_low, least), line_through(high, at_high, least)
     by_greatest = line_through(high, at_high, greatest), line_through(low, at_low, greatest)
     gaps = [ops.sub(above[1], below[1]) for below, above in (by_least, by_greatest)]
-    lines = choose(ops.le(*gaps), by_least, by_greatest)
+    lines = select_lines(ops.le(*gaps), by_least, by_greatest)
     is_wide = ops.gt(width, 0.0)
     if isinstance(primitive, SIGMOIDS):
         curvature = Interval(ops.neg(high), ops.neg(low))
     else:
         curvature = interval(derivative(slope))(Interval(low, high))
-    lines = choose(ops.bitwise_and(is_wide, ops.ge(curvature.lower, 0.0)), (tangent, chord), lines)
-    return choose(ops.bitwise_and(is_wide, ops.le(curvature.upper, 0.0)), (chord, tangent), lines)
+    lines = select_lines(
+        ops.bitwise_and(is_wide, ops.ge(curvature.lower, 0.0)), (tangent, chord), lines
+    )
+    return select_lines(
+        ops.bitwise_and(is_wide, ops.le(curvature.upper, 0.0)), (chord, tangent), lines
+    )
 
 
 def slope_bounds(primitive: Primitive, low: Value, high: Value) -> Pair:
@@ -215,7 +219,7 @@ def line_through(x: Value, y: Value, slope: Value) -> Line:
     return slope, ops.sub(y, ops.mul(slope, x))
 
 
-def choose(mask: Value, lines: Sequence[Line], others: Sequence[Line]) -> tuple[Line, Line]:
+def select_lines(mask: Value, lines: Sequence[Line], others: Sequence[Line]) -> tuple[Line, Line]:
     """`lines` where `mask` holds, else `others`."""
     below, above = [
         tuple([ops.select(mask, v, w) for v, w in zip(*both, strict=True)])

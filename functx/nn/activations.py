@@ -12,6 +12,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, is_complex, is_floating, is_inexact
 from functx.core.typing import ArrayLike, Axes, DTypeLike, Value
+from functx.numpy import ufuncs
 from functx.numpy.promotion import (
     as_inexact,
     bind_binary,
@@ -24,7 +25,6 @@ from functx.numpy.promotion import (
 from functx.numpy.reductions import mean as average
 from functx.numpy.reductions import sum
 from functx.numpy.shapes import broadcast_to, ensure_array
-from functx.numpy.ufuncs import where as choose
 from functx.ops import activations
 from functx.ops.operands import (
     as_bool,
@@ -155,7 +155,7 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Value:
     # The branch that is not selected must not overflow: its derivative would be infinite.
     below = ops.expm1(ops.select(positive, 0.0, x))
     is_one = isinstance(alpha, float | int) and alpha == 1
-    return choose(positive, x, below if is_one else bind_binary(ops.Mul(), alpha, below))
+    return ufuncs.where(positive, x, below if is_one else bind_binary(ops.Mul(), alpha, below))
 
 
 def selu(x: ArrayLike) -> Value:
@@ -173,13 +173,13 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Value:
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Value:
     """`x` from 0 on, and negative_slope x below."""
     x = as_inexact(x)
-    return choose(ops.ge(x, 0.0), x, bind_binary(ops.Mul(), negative_slope, x))
+    return ufuncs.where(ops.ge(x, 0.0), x, bind_binary(ops.Mul(), negative_slope, x))
 
 
 def hard_tanh(x: ArrayLike) -> Value:
     """`x` between -1 and 1."""
     x = operand(x)
-    return choose(x > 1, 1, choose(x <= -1, -1, x))
+    return ufuncs.where(x > 1, 1, ufuncs.where(x <= -1, -1, x))
 
 
 def hard_sigmoid(x: ArrayLike) -> Value:
@@ -267,7 +267,7 @@ def logsumexp(
         (a,) = promote_inexact(a)
     else:
         a, b = broadcast(*promote_inexact(a, b))
-        a = choose(ops.ne(b, 0), a, -INF)
+        a = ufuncs.where(ops.ne(b, 0), a, -INF)
     a = _masked(a, where, -INF)
     aval = aval_of(a)
     axes = canonical_axes(axis, aval.ndim)
@@ -379,4 +379,4 @@ def one_hot(x: ArrayLike, num_classes: int, *, dtype: DTypeLike = None, axis: in
 
 
 def _masked(x: Value, where: ArrayLike | None, fill: float) -> Value:
-    return x if where is None else choose(where, x, fill)
+    return x if where is None else ufuncs.where(where, x, fill)

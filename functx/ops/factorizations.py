@@ -307,27 +307,9 @@ class Svd(MatrixFunction):
         dv = ops.matmul_highest(v, ops.sub(symmetric_rotation, antisymmetric_rotation))
         *_, m, n = x.shape
         if m > n:
-            complement = ops.matmul_highest(dx, v)
-            complement = ops.sub(
-                complement, ops.matmul_highest(u, ops.matmul_highest(ops.adjoint(u), complement))
-            )
-            du = ops.add(
-                du,
-                MaskedReciprocal.from_values(s, s)
-                .broadcast_by(broadcast_columns, complement.shape)
-                .multiply_tangent(complement),
-            )
+            du = ops.add(du, complement_tangent(ops.matmul_highest(dx, v), u, ops.adjoint(u), s))
         if n > m:
-            complement = ops.matmul_highest(ops.adjoint(dx), u)
-            complement = ops.sub(
-                complement, ops.matmul_highest(v, ops.matmul_highest(vh, complement))
-            )
-            dv = ops.add(
-                dv,
-                MaskedReciprocal.from_values(s, s)
-                .broadcast_by(broadcast_columns, complement.shape)
-                .multiply_tangent(complement),
-            )
+            dv = ops.add(dv, complement_tangent(ops.matmul_highest(ops.adjoint(dx), u), v, vh, s))
         du, dvh = pad_with_nan(du, outs[0].shape), pad_with_nan(ops.adjoint(dv), outs[2].shape)
         return outs, [du, ops.real_if_complex(ops.extract_diagonal(symmetric)), dvh]
 
@@ -350,22 +332,9 @@ class Svd(MatrixFunction):
             rotation = ops.matmul_highest(ops.matrix_transpose(u), thin_ct)
             terms.append(rotation_cotangent(rotation, rotation, mask, u, s, vh))
             if u.shape[-2] > s.shape[-1]:
-                inverse = MaskedReciprocal.from_values(s, s).broadcast_by(
-                    broadcast_columns, u.shape
-                )
-                column_mask = (
-                    None
-                    if mask is None
-                    else broadcast_columns(leading_block(mask, s.shape), u.shape)
-                )
-                complement = inverse.multiply_cotangent(thin_ct, column_mask)
-                complement = ops.sub(
-                    complement,
-                    ops.matmul_highest(
-                        ops.conj_if_complex(u),
-                        ops.matmul_highest(ops.matrix_transpose(u), complement),
-                    ),
-                )
+                scaled = divide_vectors_cotangent(thin_ct, mask, s, broadcast_columns)
+                inside = ops.matmul_highest(ops.matrix_transpose(u), scaled)
+                complement = ops.sub(scaled, ops.matmul_highest(ops.conj_if_complex(u), inside))
                 terms.append(ops.matmul_highest(complement, ops.conj_if_complex(vh)))
         if dvh is not None:
             mask = vector_mask_beyond_thin(mask_of(dvh), whole_vh, vh, drop=1)
@@ -373,23 +342,31 @@ class Svd(MatrixFunction):
             rotation = ops.matmul_highest(thin_ct, ops.matrix_transpose(vh))
             terms.append(rotation_cotangent(ops.neg(rotation), rotation, mask, u, s, vh))
             if vh.shape[-1] > s.shape[-1]:
-                inverse = MaskedReciprocal.from_values(s, s).broadcast_by(broadcast_rows, vh.shape)
-                column_mask = (
-                    None if mask is None else broadcast_rows(leading_block(mask, s.shape), vh.shape)
-                )
-                complement = inverse.multiply_cotangent(thin_ct, column_mask)
-                complement = ops.sub(
-                    complement,
-                    ops.matmul_highest(
-                        ops.matmul_highest(complement, ops.matrix_transpose(vh)),
-                        ops.conj_if_complex(vh),
-                    ),
-                )
+                scaled = divide_vectors_cotangent(thin_ct, mask, s, broadcast_rows)
+                inside = ops.matmul_highest(scaled, ops.matrix_transpose(vh))
+                complement = ops.sub(scaled, ops.matmul_highest(inside, ops.conj_if_complex(vh)))
                 terms.append(ops.matmul_highest(ops.conj_if_complex(u), complement))
         return [reduce(ops.add, terms)]
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full_matrices)), x)
+
+
+def complement_tangent(moved: Value, vectors: Value, adjoint: Value, s: Value) -> Value:
+    """The part of the columns `moved / s` that is orthogonal to `vectors`, whose adjoint is given."""
+    inside = ops.matmul_highest(adjoint, moved)
+    complement = ops.sub(moved, ops.matmul_highest(vectors, inside))
+    reciprocal = MaskedReciprocal.from_values(s, s).broadcast_by(broadcast_columns, moved.shape)
+    return reciprocal.multiply_tangent(complement)
+
+
+def divide_vectors_cotangent(
+    ct: Value, mask: Mask, s: Value, broadcast: Callable[..., Value]
+) -> Value:
+    """The cotangent of vectors that are divided by `s`, one number for each, given that of the quotients."""
+    reciprocal = MaskedReciprocal.from_values(s, s).broadcast_by(broadcast, ct.shape)
+    used = None if mask is None else broadcast(leading_block(mask, s.shape), ct.shape)
+    return reciprocal.multiply_cotangent(ct, used)
 
 
 def thin_svd(outs: Sequence[Value]) -> tuple[Value, Value, Value]:

@@ -191,7 +191,7 @@ def _sparse(
     check_chunk_size(label, chunk_size)
     function = JacobianFunction.of(fun, shown, kind, argnums, has_aux, holomorphic, False, False)
 
-    def choose(jacobian: TracedJacobian) -> Rewrite[Program]:
+    def find_rewrite(jacobian: TracedJacobian) -> Rewrite[Program]:
         allowed = possible_modes(jacobian, holomorphic, label)
         if mode != "auto":
             if mode not in allowed:
@@ -207,7 +207,7 @@ def _sparse(
             jacobian.call.active, outputs, products, format == "dense", chunk_size
         )
 
-    return function.computed_by(choose, _WRAPS[format])
+    return function.computed_by(find_rewrite, _WRAPS[format])
 
 
 class _Block(NamedTuple):

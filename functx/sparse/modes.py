@@ -167,8 +167,8 @@ def _by_mode(
         fun, shown, name, argnums, has_aux, holomorphic, False, False, allow_int
     )
 
-    def choose(jacobian: TracedJacobian) -> Rewrite[Program]:
+    def find_rewrite(jacobian: TracedJacobian) -> Rewrite[Program]:
         plan = planner.plan(jacobian)
         return plan.rewrite if chunk_size is None else plan.rewrite.replace(chunk=chunk_size)
 
-    return function.computed_by(choose)
+    return function.computed_by(find_rewrite)

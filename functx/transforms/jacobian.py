@@ -273,14 +273,14 @@ def _jacobian(
     shown = fun if shown is None else shown
     check_chunk_size(f"{kind}({function_name(shown)})", chunk_size)
 
-    def choose(traced: TracedJacobian) -> Rewrite[Program]:
+    def find_rewrite(traced: TracedJacobian) -> Rewrite[Program]:
         return rewrite(traced.call.active, sum(traced.inexact), chunk_size)
 
     forward = rewrite is ForwardJacobian
     jacobian = JacobianFunction.of(
         fun, shown, kind, argnums, has_aux, holomorphic, forward, not forward, allow_int
     )
-    return jacobian.computed_by(choose)
+    return jacobian.computed_by(find_rewrite)
 
 
 class TracedJacobian(NamedTuple):
@@ -301,7 +301,7 @@ class TracedJacobian(NamedTuple):
         return inexact_mask(self.out_avals)
 
 
-Choose = Callable[[TracedJacobian], Rewrite[Program]]
+FindRewrite = Callable[[TracedJacobian], Rewrite[Program]]
 """The rewrite of a program to its outputs, then Jacobians of its first inexact ones."""
 Wrap = Callable[[Rewrite[Program], TracedJacobian, Value | None, ShapedArray, int], Any]
 """The Jacobian of one output by one argument as users get it. It takes what the rewrite returned (None for
@@ -376,14 +376,14 @@ class JacobianFunction(NamedTuple):
                 )
         return TracedJacobian(call, out_tree, out_avals)
 
-    def computed_by(self, choose: Choose, wrap: Wrap = wrap_dense) -> Function:
-        """The function that computes the Jacobian by the rewrite that `choose` returns."""
+    def computed_by(self, find_rewrite: FindRewrite, wrap: Wrap = wrap_dense) -> Function:
+        """The function that computes the Jacobian by the rewrite that `find_rewrite` returns."""
 
         def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
             jacobian = self.trace(args, kwargs)
             call, out_tree, out_avals = jacobian
             traced, operands = call.traced, call.operands
-            rewrite = choose(jacobian)
+            rewrite = find_rewrite(jacobian)
             outs = apply(rewrite, traced.program, operands)
             count = len(traced.program.outputs)
             blocks = copy_transform_results(outs[count:], operands)

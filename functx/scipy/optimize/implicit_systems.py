@@ -52,7 +52,7 @@ class LinearOptions(NamedTuple):
                 f"{self.solver!r}"
             )
 
-    def choose(self, x: PyTree) -> str | Function:
+    def solver_for(self, x: PyTree) -> str | Function:
         """The solver for the unknowns `x`."""
         size = RealVector.of(x).values.size
         if size == 0:
@@ -79,14 +79,14 @@ def implicit_solution(
     options.check(kind)
 
     def factorize(g: Function, x: PyTree) -> PyTree:
-        factors = DenseFactors.of(g, x) if options.choose(x) == "lu" else None
+        factors = DenseFactors.of(g, x) if options.solver_for(x) == "lu" else None
         return factors, _one_if_solved(f(x), options.residual_tol)
 
     def solve_tangents(g: Function, y: PyTree, factors: PyTree) -> PyTree:
         dense, is_solved = factors
         if is_solved is not None:
             y = tree.map(lambda v: ops.mul(v, ops.convert_element_type(is_solved, v.dtype)), y)
-        solver = options.choose(y)
+        solver = options.solver_for(y)
         if dense is not None:
             return DenseFactors(*dense).solve(y)
         return solver(g, y) if callable(solver) else _iterate(ITERATIONS[solver], g, y)
