@@ -279,39 +279,31 @@ def check_sliced_axis(
     label: str, what: str, structure: TreeDef, avals: Sequence[ShapedArray], axis: int = 0
 ) -> None:
     """Raise WrapperShapeError unless `axis` of all leaves, of types `avals`, is that of the whole."""
-    if not wrapper_spans(structure):
-        return
-    shapes = [aval.shape for aval in avals]
-    changed = change_axes(AxisChange(label, what), structure, shapes, [axis] * len(shapes))
-    raise_if_shared(label, what, structure, shapes, changed, axis)
+    _check_shared_axis(AxisChange(label, what), structure, avals, axis)
 
 
 def check_stacked_axis(label: str, structure: TreeDef, avals: Sequence[ShapedArray]) -> None:
     """Raise WrapperShapeError unless results of types `avals` can be stacked along all first axes."""
-    if not wrapper_spans(structure):
-        return
-    shapes = [aval.shape for aval in avals]
-    changed = change_axes(AxisChange(label, "stacked", 0), structure, shapes, [0] * len(shapes))
-    raise_if_shared(label, "stacked", structure, shapes, changed, 0)
+    _check_shared_axis(AxisChange(label, "stacked", 0), structure, avals, 0)
 
 
-def raise_if_shared(
-    label: str,
-    what: str,
-    structure: TreeDef,
-    shapes: Sequence[Shape],
-    changed: ChangedAxes,
-    axis: int,
+def _check_shared_axis(
+    change: AxisChange, structure: TreeDef, avals: Sequence[ShapedArray], axis: int
 ) -> None:
     """Raise WrapperShapeError for a leaf in which an axis of the whole is not the same axis of the leaf."""
+    spans = wrapper_spans(structure)
+    if not spans:
+        return
+    shapes = [aval.shape for aval in avals]
+    changed = change_axes(change, structure, shapes, [axis] * len(shapes))
     for i, found in enumerate(changed.axes):
         if found != axis:
             name = changed.shared.get(i) or next(
-                span.name for span in wrapper_spans(structure) if span.start <= i < span.end
+                span.name for span in spans if span.start <= i < span.end
             )
             raise WrapperShapeError(
-                f"{label}: axis {axis} must be that of all inner arrays, to be {what}; got inner array "
-                f"{i} of shape {shapes[i]} in {name}",
+                f"{change.label}: axis {axis} must be that of all inner arrays, to be {change.what}; "
+                f"got inner array {i} of shape {shapes[i]} in {name}",
                 fix="Give each element its part of it, or use functx.vmap.",
             )
 

@@ -272,12 +272,7 @@ def dot(
 
     If `b` has one dimension, over that one; a scalar operand scales the other.
     """
-    a, b = promote(a, b)
-    n, m = aval_of(a).ndim, aval_of(b).ndim
-    if not n or not m:
-        dtype = canonical_preferred_dtype(preferred_element_type)
-        return ops.mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
-    return _tensordot("dot", a, b, ((n - 1,), (max(m - 2, 0),)), precision, preferred_element_type)
+    return _sum_of_last("dot", a, b, 2, precision, preferred_element_type)
 
 
 def inner(
@@ -288,12 +283,25 @@ def inner(
     preferred_element_type: DTypeLike = None,
 ) -> Value:
     """The sum of products over the last dimensions; a scalar operand scales the other."""
+    return _sum_of_last("inner", a, b, 1, precision, preferred_element_type)
+
+
+def _sum_of_last(
+    name: str,
+    a: ArrayOrList,
+    b: ArrayOrList,
+    from_end: int,
+    precision: PrecisionLike,
+    preferred_element_type: DTypeLike,
+) -> Value:
+    """The sum of products over the last dimension of `a` and one of `b`, counted from its end."""
     a, b = promote(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
         dtype = canonical_preferred_dtype(preferred_element_type)
         return ops.mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
-    return _tensordot("inner", a, b, ((n - 1,), (m - 1,)), precision, preferred_element_type)
+    axes = (n - 1,), (max(m - from_end, 0),)
+    return _tensordot(name, a, b, axes, precision, preferred_element_type)
 
 
 def vdot(

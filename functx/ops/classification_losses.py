@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan, prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from ml_dtypes import iinfo
@@ -30,7 +30,26 @@ from functx.ops.operands import (
 from functx.ops.softmaxes import log_softmax, softmax
 
 
-class ClassIndexPrimitive(Loss, abstract=True):
+class ClassLoss(Loss, abstract=True):
+    """Base class of losses of scores, one for each class along `axis`, and of their backward operations.
+
+    The last operand may give a weight to each class.
+    """
+
+    axis: int = 1
+    operands_before_weights: ClassVar[int] = 2
+
+    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
+        size, count = batch_size(args, dims), self.operands_before_weights
+        operands = [
+            ops.batch_dim_at(x, d, 0, size) for x, d in zip(args[:count], dims, strict=False)
+        ]
+        weights = batched_weights(args[count:], dims[count:], operands[-1].shape, self.batch_ndim)
+        batched = self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)
+        return batched(*operands, *weights), 0
+
+
+class ClassIndexPrimitive(ClassLoss, abstract=True):
     """Base class of losses of scores, one for each class along `axis`, and of one class index a row.
 
     Rows whose class is `ignore_index` are ignored. A third operand may give a weight to each class;
@@ -38,7 +57,6 @@ class ClassIndexPrimitive(Loss, abstract=True):
     is nan without any. A class index out of range gives nan.
     """
 
-    axis: int = 1
     ignore_index: int = -100
 
     def check(self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray) -> None:
@@ -60,11 +78,6 @@ class ClassIndexPrimitive(Loss, abstract=True):
         if x.shape[self.axis] == 0:
             raise ShapeError(f"{self.name}: there must be at least one class; got {x!r}")
         check_class_weights(self, x, weights)
-
-    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Value]:
-        """Scores, target and weights with their batch dimension first."""
-        x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
-        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
     def target_rows(self, target: Value, weights: Values, dtype: DType) -> TargetRows:
         """The classes, masks and weights of the rows of `target`."""
@@ -117,10 +130,6 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
             rows = self.target_rows(target, weights, upcast.dtype)
             of_weight = cast_like(self.weight_cotangent(upcast_half(ct), upcast, rows, weight), x)
         return [of_x, None, of_weight][: len(args)]
-
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        batched = self.batch_operands(args, dims, batch_size(args, dims))
-        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
 
     @rule
     def terms(self, x: Value, rows: TargetRows, weights: Value) -> Value:
@@ -356,14 +365,6 @@ class NllLossBackward(ClassIndexLossBackward):
         result = ops.broadcast_in_dim(result, shape, tuple_delete(range(len(shape)), (self.axis,)))
         return cast_like(ops.select(one_hot_mask(rows.classes, shape, self.axis), result, 0.0), ct)
 
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        size = batch_size(args, dims)
-        ct, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
-        weights = batched_weights(args[2:], dims[2:], target.shape, self.batch_ndim)
-        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(
-            ct, target, *weights
-        ), 0
-
 
 class CrossEntropy(ClassIndexLoss):
     """-log(softmax(x)) at the class of each row.
@@ -446,6 +447,7 @@ class CrossEntropyBackward(ClassIndexLossBackward):
     """
 
     label_smoothing: float = 0.0
+    operands_before_weights = 3
     samples = (
         sample(f32[()], f32[3, 4], i32[3], reduction="mean", values={2: [2, 0, -100]}),
         sample(
@@ -497,12 +499,6 @@ class CrossEntropyBackward(ClassIndexLossBackward):
                 ops.select(is_class, broadcast_along(right, x, (self.axis,)), 0.0),
             )
         return cast_like(rows.zero_ignored_along(result, self.axis), x)
-
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        size = batch_size(args, dims)
-        ct = ops.batch_dim_at(args[0], dims[0], 0, size)
-        batched = self.batch_operands(args[1:], dims[1:], size)
-        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
 
 
 def check_smoothing(primitive: Primitive, label_smoothing: float) -> None:

@@ -21,6 +21,7 @@ from functx.core.errors import (
     ConcretizationError,
     DTypeError,
     IndexingError,
+    ShapeError,
     ValueRangeError,
     short_repr,
 )
@@ -195,6 +196,16 @@ def tuple_delete(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ..
 def shift_dims(dims: Dims, dim: int) -> Dims:
     """`dims` after a dimension is inserted at `dim`."""
     return tuple([d + (d >= dim) for d in dims])
+
+
+def check_parameter_shapes(name: str, parameters: Sequence[ShapedArray], shape: Shape) -> None:
+    """Raise ShapeError unless the parameters of a draw are scalars or have the shape of its result."""
+    for parameter in parameters:
+        if parameter.shape not in ((), shape):
+            raise ShapeError(
+                f"{name}: parameters must be scalars or have the shape {shape} of the result; "
+                f"got {parameter!r}"
+            )
 
 
 def batch_size(args: Values, dims: Sequence[int | None]) -> int:

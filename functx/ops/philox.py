@@ -22,7 +22,7 @@ from functx.core.samples import bool_, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray
 from functx.core.typing import Dim, Dims, Flags, IRValue, Value, Values
-from functx.ops.operands import batch_size
+from functx.ops.operands import batch_size, check_parameter_shapes
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -64,12 +64,7 @@ class Draw(UpdatesInPlace, abstract=True):
                 fix="Pass the state of a functx.random.Generator.",
             )
         shape = (*state.shape[:-1], *self.shape)
-        for parameter in parameters:
-            if parameter.shape not in ((), shape):
-                raise ShapeError(
-                    f"{self.name}: parameters must be scalars or have the shape {shape} of the result; "
-                    f"got {parameter!r}"
-                )
+        check_parameter_shapes(self.name, parameters, shape)
         return ShapedArray(shape, self.out_dtype(*parameters)), state
 
     def batch(self, args: Values, dims: Dims) -> tuple[Values, Dims]:

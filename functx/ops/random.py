@@ -26,7 +26,7 @@ from functx.core.types import (
 )
 from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value, Values
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import literal
+from functx.ops.operands import check_parameter_shapes, literal
 from functx.ops.philox import UINT32
 from functx.ops.threefry import check_key, draw, random_bits, random_fold_in, random_split
 
@@ -75,12 +75,7 @@ class ParametricDistribution(Primitive, abstract=True):
         check_key(self, key)
         check_same_dtype(self, parameters)
         shape = (*key.shape[:-1], *self.shape)
-        for parameter in parameters:
-            if parameter.shape not in ((), shape):
-                raise ShapeError(
-                    f"{self.name}: parameters must be scalars or have the shape {shape} of the "
-                    f"result; got {parameter!r}"
-                )
+        check_parameter_shapes(self.name, parameters, shape)
         return ShapedArray(shape, self.out_dtype(parameters[0].dtype))
 
     def out_dtype(self, dtype: DType) -> DType:

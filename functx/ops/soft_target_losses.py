@@ -9,17 +9,16 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.samples import Rounding, f32, sample
 from functx.core.types import ShapedArray
-from functx.core.typing import Cotangent, Cotangents, Dim, Value, Values
+from functx.core.typing import Cotangent, Cotangents, Value, Values
 from functx.ops.classification_losses import (
-    batched_weights,
+    ClassLoss,
     broadcast_class_weights,
     check_class_weights,
     check_smoothing,
 )
 from functx.ops.families import check_same_dtype
-from functx.ops.losses import Loss, multiply_no_nan, zero_infinities_of_zero_weight
+from functx.ops.losses import multiply_no_nan, zero_infinities_of_zero_weight
 from functx.ops.operands import (
-    batch_size,
     broadcast_along,
     cast_like,
     check_axes,
@@ -29,14 +28,13 @@ from functx.ops.operands import (
 from functx.ops.softmaxes import log_softmax, softmax
 
 
-class ClassProbabilityPrimitive(Loss, abstract=True):
+class ClassProbabilityPrimitive(ClassLoss, abstract=True):
     """Base class of cross entropies whose target is a probability of each class along `axis`.
 
     A third operand may give a weight to each class. A mean divides by the number of rows.
     `label_smoothing` mixes the probabilities with equal ones.
     """
 
-    axis: int = 1
     label_smoothing: float = 0.0
 
     def check(self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray) -> tuple[int, ...]:
@@ -77,11 +75,6 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
             ct = ops.div(ct, float(prod(rows[self.batch_ndim :])))
         ct = ops.broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
         return ops.broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
-
-    def batch_operands(self, args: Values, dims: Sequence[Dim], size: int) -> list[Value]:
-        """Scores, target and weights with their batch dimension first."""
-        x, target = [ops.batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
-        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
 
 class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
@@ -146,14 +139,11 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
                 result[2] = cast_like(slope, args[2])
         return result
 
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        batched = self.batch_operands(args, dims, batch_size(args, dims))
-        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
-
 
 class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
     """softmax(x) sum(target) - target, times the cotangent of the terms."""
 
+    operands_before_weights = 3
     samples = (
         sample(f32[()], f32[3, 2], f32[3, 2], f32[2], reduction="mean", label_smoothing=0.2),
     )
@@ -174,9 +164,3 @@ class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
         total = broadcast_along(ops.reduce_sum(shares, (self.axis,)), x, (self.axis,))
         slope = ops.sub(ops.mul(softmax(upcast_half(x), self.axis), total), shares)
         return cast_like(ops.mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
-
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        size = batch_size(args, dims)
-        ct = ops.batch_dim_at(args[0], dims[0], 0, size)
-        batched = self.batch_operands(args[1:], dims[1:], size)
-        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import singledispatch
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from functx import ops
 from functx.core.errors import EffectError
@@ -207,6 +207,12 @@ class UniqueEquations:
         self.first: dict[tuple[Primitive | Atom, ...], Equation] = {}
         self.substitutes: dict[Atom, Atom] = {}
 
+    def add_all(self, program: Program) -> Self:
+        """Adds the equations of `program`; returns itself."""
+        for eqn in program:
+            self.add(self.on_substitutes(eqn))
+        return self
+
     def can_merge(self, primitive: Primitive) -> bool:
         """Whether equal equations of `primitive` are merged."""
         return not primitive.effects
@@ -244,10 +250,7 @@ class UniqueEquations:
 
 def eliminate_common_subexpressions(program: Program) -> Program:
     """`program` with one equation for all that apply a primitive to the same operands."""
-    unique = UniqueEquations()
-    for eqn in program:
-        unique.add(unique.on_substitutes(eqn))
-    return unique.finish(program)
+    return UniqueEquations().add_all(program).finish(program)
 
 
 def keep_effects_depending_on(program: Program, inputs: Iterable[Var]) -> Program:

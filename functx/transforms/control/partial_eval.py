@@ -187,9 +187,7 @@ def merge_equal_residuals(known: Program, unknown: Program, count: int) -> tuple
 
     The residuals are the outputs of `known` after the first `count`.
     """
-    unique = UniqueEquations()
-    for eqn in known:
-        unique.add(unique.on_substitutes(eqn))
+    unique = UniqueEquations().add_all(known)
     saved = [unique.read(atom) for atom in known.outputs[count:]]
     lead = len(unknown.inputs) - len(saved)
     first: dict[Atom, Var] = {}
@@ -214,9 +212,7 @@ def save_expensive_values(known: Program, unknown: Program, count: int) -> tuple
     one computation, but not of two loops. The programs are unchanged if all of these are cheap.
     """
     lead = len(unknown.inputs) - (len(known.outputs) - count)
-    unique = UniqueEquations()
-    for eqn in known:
-        unique.add(unique.on_substitutes(eqn))
+    unique = UniqueEquations().add_all(known)
     residuals = [unique.read(atom) for atom in known.outputs[count:]]
     value_of: dict[Atom, Atom] = dict(zip(unknown.inputs[lead:], residuals, strict=True))
     merged: set[Equation] = set()
