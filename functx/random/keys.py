@@ -166,7 +166,7 @@ def _key_aval(name: str, key: ArrayLike) -> ShapedArray:
         from functx.random import generator
 
         without_key = (
-            f"; functx.random.generator.{name} takes none" if name in generator.__all__ else ""
+            f"; functx.random.generator.{name} takes none" if hasattr(generator, name) else ""
         )
         raise DTypeError(
             f"{name}: a key must be an array of uint32; got {type_name(key)}",

@@ -181,7 +181,12 @@ def test_reductions_have_the_signatures_of_jax():
             np.testing.assert_allclose(f(x, axis=axis), g(jnp.asarray(x), axis=axis), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted({*ours.__all__} & {*dir(theirs)}))
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        [n for n, f in vars(ours).items() if callable(f) and n[0] != "_" and hasattr(theirs, n)]
+    ),
+)
 def test_parameters_are_named_as_in_jax(name):
     def names(f):
         return list(inspect.signature(f).parameters)

@@ -15,80 +15,8 @@ a generator in `functx.random.generator`.
 """
 
 from functx.core.argument_errors import explain_errors as _explain_errors
-from functx.random.generator.distributions import (
-    bernoulli,
-    cauchy,
-    dropout,
-    exponential,
-    geometric,
-    log_normal,
-    normal,
-    rand,
-    rand_like,
-    randint,
-    randint_like,
-    randn,
-    randn_like,
-    randperm,
-    rrelu,
-    uniform,
-)
-from functx.random.generator.in_place import (
-    bernoulli_,
-    cauchy_,
-    exponential_,
-    geometric_,
-    log_normal_,
-    normal_,
-    random_,
-    uniform_,
-)
-from functx.random.generator.states import (
-    Generator,
-    default_generator,
-    get_state,
-    initial_seed,
-    manual_seed,
-    run_and_save_rng_state,
-    run_with_rng_state,
-    seed,
-    set_state,
-)
-
-__all__ = [
-    "Generator",
-    "bernoulli",
-    "bernoulli_",
-    "cauchy",
-    "cauchy_",
-    "default_generator",
-    "dropout",
-    "exponential",
-    "exponential_",
-    "geometric",
-    "geometric_",
-    "get_state",
-    "initial_seed",
-    "log_normal",
-    "log_normal_",
-    "manual_seed",
-    "normal",
-    "normal_",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "random_",
-    "randperm",
-    "rrelu",
-    "run_and_save_rng_state",
-    "run_with_rng_state",
-    "seed",
-    "set_state",
-    "uniform",
-    "uniform_",
-]
+from functx.random.generator.distributions import *
+from functx.random.generator.in_place import *
+from functx.random.generator.states import *
 
 _explain_errors(__name__)

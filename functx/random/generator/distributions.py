@@ -46,6 +46,25 @@ from functx.ops.operands import PYTHON_SCALARS, canonical_shape, literal
 from functx.ops.views import Copy
 from functx.random.generator.states import Generator, check_generator
 
+__all__ = [
+    "bernoulli",
+    "cauchy",
+    "dropout",
+    "exponential",
+    "geometric",
+    "log_normal",
+    "normal",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+    "rrelu",
+    "uniform",
+]
+
 
 def rand(*size: ShapeLike, generator: Generator | None = None, dtype: DTypeLike = None) -> Value:
     """Floating-point numbers in [0, 1), an array of the shape `size`.

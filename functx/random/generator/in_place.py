@@ -33,6 +33,17 @@ from functx.random.generator.distributions import (
 )
 from functx.random.generator.states import Generator
 
+__all__ = [
+    "bernoulli_",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+]
+
 
 def uniform_(
     x: Any, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None

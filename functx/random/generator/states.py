@@ -30,6 +30,18 @@ from functx.ops.philox import Draw
 from functx.ops.views import Copy
 from functx.transforms.aliasing import write_state
 
+__all__ = [
+    "Generator",
+    "default_generator",
+    "get_state",
+    "initial_seed",
+    "manual_seed",
+    "run_and_save_rng_state",
+    "run_with_rng_state",
+    "seed",
+    "set_state",
+]
+
 
 class Generator:
     """A source of random numbers: a seed of 64 bits, and the number of words that were drawn from it.

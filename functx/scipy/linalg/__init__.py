@@ -2,99 +2,10 @@
 
 from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
-from functx.scipy.linalg.decompositions import (
-    cholesky,
-    eigh,
-    eigh_tridiagonal,
-    hessenberg,
-    lu,
-    polar,
-    qr,
-    qr_multiply,
-    rsf2csf,
-    schur,
-    svd,
-)
-from functx.scipy.linalg.linear_systems import (
-    cho_factor,
-    cho_solve,
-    det,
-    inv,
-    lu_factor,
-    lu_solve,
-    solve,
-    solve_triangular,
-)
-from functx.scipy.linalg.matrix_functions import (
-    expm,
-    expm_frechet,
-    funm,
-    logm,
-    solve_sylvester,
-    sqrtm,
-)
-from functx.scipy.linalg.special_matrices import (
-    block_diag,
-    circulant,
-    companion,
-    convolution_matrix,
-    dft,
-    fiedler,
-    fiedler_companion,
-    hadamard,
-    hankel,
-    helmert,
-    hilbert,
-    invhilbert,
-    invpascal,
-    leslie,
-    pascal,
-    toeplitz,
-)
-
-__all__ = [
-    "block_diag",
-    "cho_factor",
-    "cho_solve",
-    "cholesky",
-    "circulant",
-    "companion",
-    "convolution_matrix",
-    "det",
-    "dft",
-    "eigh",
-    "eigh_tridiagonal",
-    "expm",
-    "expm_frechet",
-    "fiedler",
-    "fiedler_companion",
-    "funm",
-    "hadamard",
-    "hankel",
-    "helmert",
-    "hessenberg",
-    "hilbert",
-    "inv",
-    "invhilbert",
-    "invpascal",
-    "leslie",
-    "logm",
-    "lu",
-    "lu_factor",
-    "lu_solve",
-    "pascal",
-    "polar",
-    "qr",
-    "qr_multiply",
-    "rsf2csf",
-    "schur",
-    "solve",
-    "solve_sylvester",
-    "solve_triangular",
-    "sqrtm",
-    "svd",
-    "toeplitz",
-]
+from functx.scipy.linalg.decompositions import *
+from functx.scipy.linalg.linear_systems import *
+from functx.scipy.linalg.matrix_functions import *
+from functx.scipy.linalg.special_matrices import *
 
 _suggest_alternatives("jax.scipy.linalg", __name__)
 _explain_errors(__name__)

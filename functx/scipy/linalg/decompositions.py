@@ -25,6 +25,20 @@ from functx.numpy.promotion import as_inexact, broadcast_shapes, promote_inexact
 from functx.transforms.control.loops import fori_loop
 from functx.transforms.vmap import vmap
 
+__all__ = [
+    "cholesky",
+    "eigh",
+    "eigh_tridiagonal",
+    "hessenberg",
+    "lu",
+    "polar",
+    "qr",
+    "qr_multiply",
+    "rsf2csf",
+    "schur",
+    "svd",
+]
+
 
 def square_matrices(name: str, a: ArrayOrList) -> Value:
     """`a` in a float or complex dtype, if it holds square matrices; raises ShapeError otherwise."""

@@ -18,6 +18,17 @@ from functx.numpy.promotion import as_inexact, broadcast_shapes, operand, promot
 from functx.ops.linear_systems import CholeskySolve
 from functx.scipy.linalg.decompositions import cholesky, square_matrices
 
+__all__ = [
+    "cho_factor",
+    "cho_solve",
+    "det",
+    "inv",
+    "lu_factor",
+    "lu_solve",
+    "solve",
+    "solve_triangular",
+]
+
 
 def cho_factor(
     a: ArrayOrList, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True

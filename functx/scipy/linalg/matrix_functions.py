@@ -20,6 +20,8 @@ from functx.scipy.linalg.analytic_functions import Expm, FrechetDerivative, Logm
 from functx.scipy.linalg.decompositions import square_matrices
 from functx.scipy.linalg.schur_parlett import Funm
 
+__all__ = ["expm", "expm_frechet", "funm", "logm", "solve_sylvester", "sqrtm"]
+
 
 def expm(
     A: ArrayOrList,  # noqa: N803 - SciPy's names

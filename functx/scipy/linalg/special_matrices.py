@@ -20,6 +20,25 @@ from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray, Value
 from functx.numpy.promotion import as_inexact, broadcast_shapes, operand, promote
 from functx.ops.operands import canonical_shape
 
+__all__ = [
+    "block_diag",
+    "circulant",
+    "companion",
+    "convolution_matrix",
+    "dft",
+    "fiedler",
+    "fiedler_companion",
+    "hadamard",
+    "hankel",
+    "helmert",
+    "hilbert",
+    "invhilbert",
+    "invpascal",
+    "leslie",
+    "pascal",
+    "toeplitz",
+]
+
 
 def block_diag(*arrs: ArrayOrList) -> Value:
     """The matrix with the matrices `arrs` along its diagonal; vectors are matrices of one row."""

@@ -32,6 +32,8 @@ from functx.numpy.joining import stack
 from functx.numpy.promotion import as_inexact
 from functx.numpy.ufuncs import broadcast_inexact
 
+__all__ = ["bessel_jn", "iv", "ive", "j0", "j1", "jn", "jv", "kv", "kve", "y0", "y1", "yn", "yv"]
+
 _LIMIT = 20000.0
 """The largest argument outside the asymptotic expansion, and the largest order."""
 

@@ -25,6 +25,8 @@ from functx.numpy.promotion import as_inexact
 from functx.numpy.ufuncs import broadcast_inexact
 from functx.scipy.special.elementary import gammasgn
 
+__all__ = ["bernoulli", "boxcox", "boxcox1p", "comb", "loggamma", "poch", "sph_harm_y"]
+
 
 def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Value:
     """The Box-Cox transform (x**lmbda - 1) / lmbda, log(x) for lmbda = 0.

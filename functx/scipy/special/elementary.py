@@ -18,6 +18,37 @@ from functx.numpy.promotion import as_inexact, operand
 from functx.numpy.ufuncs import broadcast_inexact
 from functx.ops import special
 
+__all__ = [
+    "beta",
+    "betaln",
+    "digamma",
+    "entr",
+    "erf",
+    "erfc",
+    "erfinv",
+    "factorial",
+    "gamma",
+    "gammaln",
+    "gammasgn",
+    "i0",
+    "i0e",
+    "i1",
+    "i1e",
+    "kl_div",
+    "log_ndtr",
+    "log_softmax",
+    "logit",
+    "multigammaln",
+    "ndtr",
+    "ndtri",
+    "polygamma",
+    "rel_entr",
+    "softmax",
+    "spence",
+    "xlog1py",
+    "xlogy",
+]
+
 
 def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Value:
     """exp(x) / sum(exp(x)) along `axis`, an int, several or None for all."""

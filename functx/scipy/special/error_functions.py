@@ -16,6 +16,8 @@ from functx.lax.parametric_functions import KernelFunction, ParametricFunction
 from functx.numpy.promotion import as_inexact
 from functx.numpy.ufuncs import broadcast_inexact
 
+__all__ = ["dawsn", "erfcx", "fresnel", "owens_t", "wofz"]
+
 _NODES = 12
 _STEP = math.sqrt(math.pi / _NODES)
 """The step of the trapezoidal rule, whose error is 1e-16 with so many nodes."""

@@ -19,6 +19,8 @@ from functx.lax.parametric_functions import (
 from functx.numpy.promotion import as_inexact
 from functx.numpy.ufuncs import broadcast_inexact
 
+__all__ = ["exp1", "expi", "expn", "sici"]
+
 _ROUNDING = Rounding(ulps=256.0, is_absolute=True)
 
 

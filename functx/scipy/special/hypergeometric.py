@@ -12,6 +12,8 @@ from functx.core.typing import ArrayLike, Value
 from functx.lax.parametric_functions import ParametricFunction, sum_series
 from functx.numpy.ufuncs import broadcast_inexact
 
+__all__ = ["hyp1f1", "hyp2f1"]
+
 
 class Hyp1F1(ParametricFunction):
     """The confluent hypergeometric function 1F1(a; b; x), Kummer's M."""

@@ -19,6 +19,20 @@ from functx.lax.inverse_functions import (
 from functx.numpy.promotion import as_inexact
 from functx.numpy.ufuncs import broadcast_inexact
 
+__all__ = [
+    "betainc",
+    "betaincc",
+    "betainccinv",
+    "betaincinv",
+    "gammainc",
+    "gammaincc",
+    "gammainccinv",
+    "gammaincinv",
+    "stdtr",
+    "stdtrit",
+    "zeta",
+]
+
 
 def gammainc(a: ArrayLike, x: ArrayLike) -> Value:
     """The regularized lower incomplete gamma function: the distribution function of gamma variates.
