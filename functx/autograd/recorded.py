@@ -138,10 +138,13 @@ class RunningStep:
 
         Raises CallbackWriteError in a callback, for which the step may wait.
         """
-        in_callback = is_in_callback()
-        if not in_callback and self.thread is not None and self.thread == get_ident():
-            return False
         self.adding += numbers
+        if self.thread is None:
+            return True
+        in_callback = is_in_callback()
+        if not in_callback and self.thread == get_ident():
+            self.end_adding(numbers)
+            return False
         while self.thread is not None and any(map(self.holds, numbers)):
             self.end_adding(numbers)
             if in_callback:

@@ -23,7 +23,6 @@ from functx.core.program import Literal, Program
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, x64_enabled
 from functx.ops.callbacks import HostPrimitive
-from functx.passes.costs import bytes_of
 
 
 class Recording:
@@ -53,17 +52,26 @@ class Recording:
 
     def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
         """The new values of an operation."""
+        if operation.captured:
+            operands = [*operands, *map(operand_of, operation.captured)]
         call: list[Operation | int | Literal] = [operation.structure]
+        numbers, private = self.captured_numbers, []
         for x in operands:
             if type(x) is Literal:
                 call.append(x)
             elif x.recording is self:
                 call.append(x.number)
             else:
-                call.append(self.capture(x))
-        for value in operation.captured:
-            operand = operand_of(value)
-            call.append(operand if type(operand) is Literal else self.capture(operand))
+                # As `look`, without a call.
+                value = x.value if x.recording is None else x.look()
+                number = numbers.get(id(value))
+                if number is None:
+                    number = self.capture(value, x.aval)
+                    if x.is_private:
+                        private.append(x)
+                call.append(number)
+        if private:
+            self.note_reusable(private)
         self.calls += call
         new = []
         number = self.count
@@ -88,30 +96,25 @@ class Recording:
                 x.look()
         return new
 
-    def capture(self, x: Recorded) -> int:
-        """The number of an operand from outside."""
-        # As `look`, without a call.
-        value = x.value if x.recording is None else x.look()
-        number = self.captured_numbers.get(id(value))
-        if number is None:
-            self.captured.append(value)
-            self.captured_avals.append(x.aval)
-            if x.is_private:
-                self.note_reusable(x)
-            self.bytes += bytes_of(x.aval)
-            number = self.captured_numbers[id(value)] = -len(self.captured)
+    def capture(self, value: Any, aval: ShapedArray) -> int:
+        """The number of a new value from outside."""
+        self.captured.append(value)
+        self.captured_avals.append(aval)
+        self.bytes += aval.size * aval.dtype.itemsize
+        number = self.captured_numbers[id(value)] = -len(self.captured)
         return number
 
-    def note_reusable(self, x: Recorded) -> None:
-        """Notes that the memory of a captured value may be reused, unless another recording is to read it."""
+    def note_reusable(self, values: Sequence[Recorded]) -> None:
+        """Notes that the memory of captured values may be reused, unless another recording is to read it."""
         with ownership:
-            other = x.captured_by
-            if other is not None and not other.has_run:
-                x.is_private = False
-                other.reusable.pop(id(x.value), None)
-            else:
-                x.captured_by = self
-                self.reusable[id(x.value)] = ref(x)
+            for x in values:
+                other = x.captured_by
+                if other is not None and not other.has_run:
+                    x.is_private = False
+                    other.reusable.pop(id(x.value), None)
+                elif x.is_private:
+                    x.captured_by = self
+                    self.reusable[id(x.value)] = ref(x)
 
     def record(self, primitive: Primitive, args: Sequence[Operand]) -> list[Recorded]:
         """The outputs of a primitive on operands."""

@@ -323,15 +323,23 @@ def check_captures_not_aliased(
 
 def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) -> bool:
     """Whether two traced arguments or Variables share memory, and one of them is written to."""
-    memories: dict[int, int] = {}
-    for i, x in enumerate(args):
-        if type(x) is not Tracer:
-            if isinstance(x, Tracer):
-                memories[i] = id(x.memory)  # type: ignore[attr-defined]
-        elif type(x.atom) is Var:
-            memories[i] = id(storage_base(x).atom)
-    counts = Counter(memories.values())
-    return len(counts) < len(memories) and any([counts[memories.get(i, -1)] > 1 for i in written])
+    tracers: list[Any] = [x for x in args if isinstance(x, Tracer)]
+    memories = [traced_memory(x) if type(x) is Tracer else x.memory for x in tracers]
+    if len({*map(id, memories)}) == len(memories):
+        return False
+    counts = Counter(map(id, memories))
+    changed = {id(args[i]) for i in written}
+    return any(
+        [
+            counts[id(memory)] > 1 and id(x) in changed and memory is not None
+            for x, memory in zip(tracers, memories, strict=True)
+        ]
+    )
+
+
+def traced_memory(x: Tracer) -> object:
+    """An object that traced values which share memory have in common; None for a literal."""
+    return storage_base(x).atom if type(x.atom) is Var else None
 
 
 def trace_with_shared_captures(
