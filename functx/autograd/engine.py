@@ -276,10 +276,10 @@ class Walk:
     def variable_of(self, gradient: Gradient) -> Any:
         """A gradient as the Variable that hooks and users see, which they may write to."""
         x = gradient.value
-        if type(x) is Literal:
-            x = variable_of_literal(x)
-        elif type(x) is Recorded:
+        if type(x) is Recorded:
             x = make_variable(x, None)
+        elif type(x) is Literal:
+            x = variable_of_literal(x)
         elif isinstance(x, Variable):
             x, dual = make_variable(x.read(), x.edge), x._dual
             x._dual = dual

@@ -22,7 +22,7 @@ from functx.autograd.nodes import (
     split_operation,
     split_program,
 )
-from functx.autograd.recorded import Operand, capture_in_step, operand_of, step_traces
+from functx.autograd.recorded import Operand, Recorded, capture_in_step, operand_of, step_traces
 from functx.autograd.recorded_operations import operation_of_primitive
 from functx.autograd.recording import current_recording
 from functx.autograd.variable import (
@@ -93,7 +93,11 @@ def operands_of(
                 x.read()
             operand: Operand = x._recorded
             if records:
-                edge = x._edge if x._leaf is None else x.edge
+                edge = x._edge
+                if (leaf := x._leaf) is not None:
+                    # As the property `edge`, without a call where the leaf has a node.
+                    node = leaf()
+                    edge = x.edge if node is None else make_edge((node, 0))
         else:
             operand = x if type(x) is Literal else operand_of(x)
         operands.append(operand)
@@ -162,17 +166,15 @@ def save_residuals(
     for k, i in split.saved_outputs:
         counter = outs[i].version_counter if split.checks_outputs else _no_writes
         saved[k] = make_saved_value((saved[k], None, counter, 0, i, None, None))
-    keeps_operands = split.recomputes
-    for x in args:
-        if isinstance(x, Variable) and x._dual is not None:
-            keeps_operands = True
-    if keeps_operands:
+    if split.recomputes or any([isinstance(x, Variable) and x._dual is not None for x in args]):
         node.operands = [*operands]
+        for k, i in split.saved_operands:
+            node.operands[i] = saved[k]
         for i, x in enumerate(args):
-            if isinstance(x, Variable):
+            if isinstance(x, Variable) and type(node.operands[i]) is Recorded:
                 counter = x._counter or x.version_counter
                 node.operands[i] = make_saved_value(
-                    (x._recorded, edges[i], counter, counter.version, None, x._dual, ref(x))
+                    (operands[i], edges[i], counter, counter.version, None, x._dual, ref(x))
                 )
     if (hooks := saving_hooks.get()) is not None:
         hooks.pack_node(node)

@@ -174,6 +174,7 @@ def is_floating(dtype: DType) -> bool:
     return kind(dtype) == "f"
 
 
+@cache
 def is_complex(dtype: DType) -> bool:
     return kind(dtype) == "c"
 
