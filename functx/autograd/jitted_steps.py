@@ -362,25 +362,24 @@ class JittedStep:
         owners = [found[i]._recorded for i in traced.owners]
         constants = read_states(traced.constants) if self.reads_states else traced.constants
         values, reused = self.operands(arguments, owners, constants)
-        before = [found[variable]._recorded for variable, *_ in self.writes]
+        before = self.written_values(found) if self.has_callbacks else ()
         try:
             outs = self.compute(values)
         except BaseException as error:
             mark_interrupted(owners, error)
             raise
-        if self.has_callbacks:
-            now = [found[variable]._recorded for variable, *_ in self.writes]
-            if any(map(is_not, before, now)):
-                raise callback_write_error(
-                    "got one that wrote to a Variable which the step changes too"
-                )
+        if self.has_callbacks and any(map(is_not, before, self.written_values(found))):
+            raise callback_write_error(
+                "got one that wrote to a Variable which the step changes too"
+            )
         results = StepResults(self.out_avals, outs, (*arguments, *owners, *constants))
+        computed = results.computed
         for k, number in reused:
-            results.computed[number] = owner = owners[k]
+            computed[number] = owner = owners[k]
             owner.value = outs[number]
         for variable, number, versions, writes in self.writes:
             x = found[variable]
-            x._recorded = results[number]
+            x._recorded = computed.get(number) or results[number]
             counter = x._counter or x.version_counter
             counter.add(versions, writes)
         if self.changes_more:
@@ -399,28 +398,40 @@ class JittedStep:
             write_back_arguments(leaves, written)
         return returned
 
+    def written_values(self, found: Sequence[Variable]) -> list[Recorded]:
+        """The values of the Variables that the step writes to."""
+        return [found[variable]._recorded for variable, *_ in self.writes]
+
     def operands(
         self, arguments: Sequence[Any], owners: Sequence[Recorded], constants: Sequence[Any]
     ) -> tuple[list[Any], list[tuple[int, int]]]:
         """The operands of the program, and which of `donated` have memory that it may reuse.
 
-        Others are copied first, so that there is one executable.
+        These are private values to which neither a recording nor the user refers. Others are copied first, so that
+        there is one executable.
         """
         of_owners = [x.value if x.recording is None else x.look() for x in owners]
         if not HOST_ARRAY_TYPES.isdisjoint(map(type, of_owners)):
             of_owners = list(map(on_device, owners))
         with ownership:
             counts = [getrefcount(x) for x in owners]
-            owned = [counts[k] == COUNT_OF_OWNED and is_owned(owners[k]) for k, _ in self.donated]
-        for (k, _), is_free in zip(self.donated, owned, strict=True):
-            if not is_free:
-                of_owners[k] = jnp.array(of_owners[k])
+            reused = [
+                (k, number)
+                for k, number in self.donated
+                if counts[k] == COUNT_OF_OWNED
+                and owners[k].is_private
+                and ((by := owners[k].captured_by) is None or by.has_run)
+            ]
+        if len(reused) < len(self.donated):
+            for k, number in self.donated:
+                if (k, number) not in reused:
+                    of_owners[k] = jnp.array(of_owners[k])
         values = [x.look() if type(x) is Recorded else x for x in arguments]
         values += of_owners
         values += constants
         if self.drops_inputs:
             values = [values[i] for i in self.traced.operands]
-        return values, [pair for pair, is_free in zip(self.donated, owned, strict=True) if is_free]
+        return values, reused
 
     def change_rest(self, found: Sequence[Variable], results: StepResults) -> None:
         """Changes what is no value: counts, flags and gradients."""
@@ -501,11 +512,6 @@ def private(aval: ShapedArray, value: Any) -> Recorded:
     recorded = Recorded(aval, None, 0)
     recorded.value, recorded.is_private, recorded.captured_by = value, True, None
     return recorded
-
-
-def is_owned(x: Recorded) -> bool:
-    """Whether neither the user nor a recording refers to the array of a value."""
-    return x.is_private and (x.captured_by is None or x.captured_by.has_run)
 
 
 COUNT_OF_OWNED = COUNT_OF_LOCAL + 1 if COUNT_OF_LOCAL else 0

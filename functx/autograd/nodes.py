@@ -132,7 +132,8 @@ class AccumulateGrad(Node):
     def __init__(self, variable: Variable):
         self.number = next(_numbers)
         self.variable = variable
-        self.hooks = variable._hooks
+        if variable._hooks is not None:
+            self.hooks = variable._hooks
 
     @property
     def out_avals(self) -> Sequence[ShapedArray]:  # type: ignore[override]

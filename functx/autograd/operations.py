@@ -95,9 +95,8 @@ def operands_of(
             if records:
                 edge = x._edge
                 if (leaf := x._leaf) is not None:
-                    # As the property `edge`, without a call where the leaf has a node.
-                    node = leaf()
-                    edge = x.edge if node is None else make_edge((node, 0))
+                    # As the property `edge`, in fewer calls.
+                    edge = make_edge((leaf() or x.leaf_node(), 0))
         else:
             operand = x if type(x) is Literal else operand_of(x)
         operands.append(operand)
@@ -130,7 +129,7 @@ def record_split(
     values: list[Any] = current_recording().call(operation, operands)
     if operation.outputs is not None:
         values = operation.outputs_of(operands, values)
-    is_inference = current_modes().inference
+    is_inference = not split.is_active and current_modes().inference
     outs: list[Variable] = []
     count = len(split.out_avals)
     for value in values[:count]:
@@ -166,7 +165,11 @@ def save_residuals(
     for k, i in split.saved_outputs:
         counter = outs[i].version_counter if split.checks_outputs else _no_writes
         saved[k] = make_saved_value((saved[k], None, counter, 0, i, None, None))
-    if split.recomputes or any([isinstance(x, Variable) and x._dual is not None for x in args]):
+    keeps_operands = split.recomputes
+    for x in args:
+        if isinstance(x, Variable) and x._dual is not None:
+            keeps_operands = True
+    if keeps_operands:
         node.operands = [*operands]
         for k, i in split.saved_operands:
             node.operands[i] = saved[k]

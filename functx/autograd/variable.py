@@ -198,18 +198,16 @@ class Variable(ConvertibleArray):
             capture_in_step(self)
         if self._view is not None and not self.is_current:
             views.read_again(self)
-        leaf = self._leaf
-        if leaf is None:
-            return self._edge
-        node = leaf()
-        if node is None:
-            with _making:
-                # Another thread may have made it meanwhile.
-                node = self._leaf()  # type: ignore[misc]
-                if node is None:
-                    node = AccumulateGrad(self)
-                    self._leaf = ref(node)
-        return make_edge((node, 0))
+        return self._edge if self._leaf is None else make_edge((self.leaf_node(), 0))
+
+    def leaf_node(self) -> Node:
+        """The node of this leaf, which is made when it is first needed."""
+        with _making:
+            node: Node | None = self._leaf()  # type: ignore[misc]
+            if node is None:
+                node = AccumulateGrad(self)
+                self._leaf = ref(node)
+            return node
 
     @property
     def lock(self) -> Any:

@@ -47,8 +47,9 @@ class VersionCounter:
         """Counts writes."""
         self.version += versions
         self.writes += writes
-        for log in self.logs:
-            log.append(self)
+        if self.logs:
+            for log in self.logs:
+                log.append(self)
 
 
 _changing_logs = Lock()
