@@ -16,7 +16,7 @@ from functx import ops
 from functx.autograd.anomaly import current_anomalies, pull_back_with_origin
 from functx.autograd.even_powers import join_power_with_root
 from functx.autograd.hooks import NodeHooks, hook_name
-from functx.autograd.modes import current_modes, grad_mode
+from functx.autograd.modes import current_modes, set_modes
 from functx.autograd.nodes import (
     AccumulateGrad,
     CotangentsUsed,
@@ -137,15 +137,16 @@ class Walk:
             trace.has_walk = True
             trace.has_backward |= self.accumulate
         token = running_walk.set(self)
+        restore_modes = set_modes(self.create_graph, stops_traced=False)
         try:
-            with grad_mode(self.create_graph):
-                compiler = walk_compiler.get()
-                if compiler is None:
-                    self.visit_from(roots)
-                else:
-                    compiler(self, roots)
-                self.run_callbacks()
+            compiler = walk_compiler.get()
+            if compiler is None:
+                self.visit_from(roots)
+            else:
+                compiler(self, roots)
+            self.run_callbacks()
         finally:
+            restore_modes()
             running_walk.reset(token)
 
     def visit_from(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:

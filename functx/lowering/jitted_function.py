@@ -417,7 +417,7 @@ class JittedFunction:
             # Inlined, a write to one view is seen by the other.
             args, kwargs = in_tree.unflatten(leaves)
             return fun(*args, **kwargs)
-        read = [operands[i] for i in used]
+        read = operands if len(used) == len(operands) else [operands[i] for i in used]
         outs = apply(None, call.program, read) if inline else call(*read)
         return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))
 
