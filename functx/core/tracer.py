@@ -391,16 +391,16 @@ def recording_operand(args: Sequence[ArrayLike]) -> Any:
     The handlers of wrapper types if there are such operands, else the first Variable of
     `functx.autograd`. Raises EscapedTracerError for a traced value whose trace is not active.
     """
-    found = None
+    found = kind_found = None
     for x in args:
         kind = type(x)
-        if kind in _evaluated_types:
+        if kind is kind_found or kind in _evaluated_types:
             continue
         if isinstance(x, Tracer):
             if kind is Tracer:
                 check_not_escaped(x, current_builder.innermost())
             elif found is None:
-                found = x
+                found, kind_found = x, kind
         elif is_wrapper(x):
             from functx.core.wrapper_dispatch import wrapper_recorder
 

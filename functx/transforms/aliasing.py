@@ -397,22 +397,27 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
     Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array, and
     AutogradError for a Variable that must not be written to.
     """
+    in_trace, write = current_builder.get() is not None, Write()
     traced = [i for i in new if isinstance(args[i], Tracer)]
+    recorded: list[Any] = [args[i] for i in traced if type(args[i]) is not Tracer]
+    for x in recorded:
+        # A trace takes values written inside no_grad as constants; the history of a leaf does not.
+        x.check_writable(
+            "a write to an argument",
+            fix="Enter functx.autograd.no_grad() around the call of the transformed function or the "
+            "loop, not only inside it, or write to a copy (x.copy()).",
+        )
+    if len(recorded) == len(new) and not in_trace:
+        # As below, in fewer passes.
+        for x, value in zip(recorded, new.values(), strict=True):
+            x.write(value)
+        return
     states = [i for i in new if isinstance(args[i], GeneratorState)]
-    for i in traced:
-        if type(args[i]) is not Tracer:
-            # A trace takes values written inside no_grad as constants; the history of a leaf does not.
-            args[i].check_writable(  # type: ignore[attr-defined]
-                "a write to an argument",
-                fix="Enter functx.autograd.no_grad() around the call of the transformed function or the "
-                "loop, not only inside it, or write to a copy (x.copy()).",
-            )
     write_to_numpy_arrays(args, new)
     values = [new[i] for i in traced]
     if len(traced) > 1:
         # A value may be a view of an argument that another one overwrites.
         values = copy_if_aliased(values, [args[i] for i in traced])
-    in_trace, write = current_builder.get() is not None, Write()
     for i, value in zip(traced, values, strict=True):
         if in_trace or type(args[i]) is Tracer:
             write(args[i], value)
