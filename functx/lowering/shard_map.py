@@ -128,6 +128,14 @@ class ShardMap(Primitive):
     def named_axes(self) -> frozenset[Hashable]:  # type: ignore[override]
         return self.program.named_axes - frozenset(self.axes)
 
+    def run(self, args: Values, name: str) -> list[Value]:
+        """The outputs on `args`: one equation in a trace, else those of the program `name`."""
+        if any(type(x) is Tracer for x in args):
+            return self(*args)  # type: ignore[no-any-return]
+        pairs = zip(self.program.in_avals, self.in_specs, strict=True)
+        avals = [self.global_aval(a, s) for a, s in pairs]
+        return apply(None, trace_closed(self, avals, name=name), args)
+
     def global_aval(self, aval: ShapedArray, spec: DimSpecs) -> ShapedArray:
         """The aval of the array whose shards, by `spec`, are of `aval`."""
         sizes = [self.num_shards(entry) for entry in spec]
@@ -396,20 +404,19 @@ def shard_map(
                 f"{label}: axis_names must be axes of the mesh; got {sorted(map(str, unknown))} for "
                 f"a mesh with the axes {device_mesh.axis_names}"
             )
-        names_of_leaves = argument_names(f, in_tree)
+        shown = argument_names(f, in_tree)
         avals = avals_of(leaves, "shard_map", f, in_tree)
         if in_specs is None:
             leaf_specs: Sequence[PartitionSpec | None] = _specs_from_shardings(
-                label, tree.leaves(args), device_mesh, names_of_leaves
+                label, tree.leaves(args), device_mesh, shown
             )
         else:
             prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
             leaf_specs = _flatten_specs(f"{label}: in_specs", prefix, tree.structure(args))
+        own = zip(shown(), avals, leaf_specs, tree.key_leaves(in_tree), strict=True)
         specs = [
             _check_spec(f"{label}: `{name}`", aval, spec, device_mesh, names, is_key)
-            for name, aval, spec, is_key in zip(
-                names_of_leaves(), avals, leaf_specs, tree.key_leaves(in_tree), strict=True
-            )
+            for name, aval, spec, is_key in own
         ]
         local_avals = [
             _local_aval(aval, spec, device_mesh) for aval, spec in zip(avals, specs, strict=True)
@@ -430,16 +437,7 @@ def shard_map(
             traced = traced._replace(program=resolve_boundaries(traced.program, in_axes))
             _check_replicated(label, traced, in_axes, checked_out_specs, names)
         mapped = ShardMap(traced.program, device_mesh, tuple(specs), checked_out_specs, names)
-        operands = [*leaves, *traced.captured]
-        if any(type(x) is Tracer for x in operands):
-            outs = mapped(*operands)
-        else:
-            global_avals = [
-                mapped.global_aval(a, s)
-                for a, s in zip(traced.program.in_avals, specs, strict=True)
-            ]
-            program = trace_closed(lambda *xs: mapped(*xs), global_avals, name=function_name(f))
-            outs = apply(None, program, operands)
+        outs = mapped.run([*leaves, *traced.captured], function_name(f))
         return tree.unflatten(traced.out_tree, outs)
 
     return wrap_transform(wrapper, f, "shard_map")
