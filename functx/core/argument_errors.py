@@ -117,10 +117,10 @@ def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
 def explain(
     error: Exception, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise an error of functx in place of `error`, which the call of `function` raised, if it is one of Python.
+    """Raise an error of functx in place of an `error` of Python that a call of `function` raised.
 
-    The message has the argument that is not of the annotated type. Errors of functx, of code of the user
-    that the function calls, and of functions that functx itself calls stay as they are.
+    The message names the argument that is not of the annotated type. Returns without raising for errors
+    of functx, for those of user code that `function` calls, and if functx itself called `function`.
     """
     kind = _named_error(error)
     if kind is None or not _arose_in_libraries(error.__traceback__):
@@ -209,10 +209,10 @@ def _named_error(error: Exception) -> type[FunctxError] | None:
 
 
 def _arose_in_libraries(trail: TracebackType | None) -> bool:
-    """Whether an error arose in code of functx or its libraries, which no code of the user runs around.
+    """Whether functx or its libraries caused an error: all frames of its traceback are theirs.
 
-    Errors that functx raises by a statement are stored ones, such as those of callbacks; other than for
-    an array that cannot be hashed.
+    False for an error that a `raise` statement of functx raised: it was stored before, such as that of a
+    callback. The error for an array that cannot be hashed is no stored one.
     """
     owner = ""
     while trail is not None:

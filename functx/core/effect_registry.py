@@ -25,7 +25,7 @@ class EffectRegistration:
 
     @property
     def effects(self) -> Effects:
-        """The effects of a primitive that is registered so."""
+        """The effects of a primitive with this registration."""
         return NO_EFFECTS if self.kind is None else frozenset([self.kind])
 
     def __repr__(self) -> str:
@@ -67,7 +67,10 @@ def remove_registrations(cls: type[Primitive]) -> None:
 
 @clear_on_rule_change
 def apply_registrations() -> None:
-    """Gives primitives the registered effects, or those that they define; operations with them follow."""
+    """Sets the effects of primitives: the registered ones, else those that their classes define.
+
+    Operations with these primitives in their sub-programs are updated as well.
+    """
     changed = False
     for cls in {*_registrations, *_defaults}:
         registration = last_registration(cls)

@@ -301,7 +301,7 @@ class Primitive(metaclass=_PrimitiveType):
 
     @classmethod
     def _make_while_plain(cls, *args: object, **kwargs: object) -> Primitive:
-        """As `_make`, for the cache, which the first instance whose parameters are not plain ends.
+        """The instance, for a cache by parameters, which is given up once parameters are not plain.
 
         The cache does not tell 0.0 from -0.0, and it would keep programs and their memos alive.
         """

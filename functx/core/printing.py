@@ -128,7 +128,7 @@ class _Printer:
         self.lines.append((f"{indent}  return {outs}".rstrip(), ""))
 
     def comment_of(self, eqn: Equation) -> str:
-        """The note on an equation, its named scope, and its line of the user; without any, as before."""
+        """The note on an equation, its named scope and user line; without these, the comment before it."""
         line = describe_source(eqn.source) if eqn.source is not None else ""
         line = ": ".join([part for part in (scope_of(eqn.source), line) if part])
         if self.note is None:

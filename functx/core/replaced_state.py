@@ -162,7 +162,7 @@ def replaced_values() -> ReplacedValues | None:
 
 
 def note_mode(serial: int, module: Any) -> None:
-    """Lets the traces of this context note that they read the mode of a module."""
+    """Records in the open traces of this context that they depend on the mode of a module."""
     state = replaced_state()
     while state is not None:
         if type(state) is StateWatch and state.is_open:

@@ -481,9 +481,9 @@ class program_checks:  # noqa: N801 - a switch, set through `functx.config`
 
 
 class StepNeeded(BaseException):
-    """Ends the trace of a jitted function that does what is possible on Variables alone.
+    """Raised to end the trace of a jitted function that does something only Variables can do.
 
-    It is traced again as a step, or raises `error` where that is not possible.
+    The function is then traced again as a step on Variables; if it cannot be one, `error` is raised.
     """
 
     def __init__(self, error: Exception):
@@ -491,9 +491,9 @@ class StepNeeded(BaseException):
 
 
 def refuse_in_transform(error: Exception, builder: Builder | None) -> NoReturn:
-    """Raises `error`; StepNeeded where `builder` is that of a jitted function outside of transforms.
+    """Raises StepNeeded if `builder` traces a jitted function and no other transform, else `error`.
 
-    The function may be called by other jitted functions.
+    The jitted function may be called by other jitted functions.
     """
     if builder is not None and all([b.kind == "jit" for b in with_parents(builder)]):
         raise StepNeeded(error)
@@ -509,7 +509,7 @@ def with_parents(builder: Builder) -> Iterator[Builder]:
 
 
 def refuse_of_traced(error: Exception, x: Tracer) -> NoReturn:
-    """As `refuse_in_transform`, for a traced value, which has no history unless a Variable was read."""
+    """As `refuse_in_transform` if a trace around `x` has read a Variable, else raises `error`."""
     if any([is_variable(y) for b in with_parents(x.builder) for _, y in b.captures.values()]):
         refuse_in_transform(error, x.builder)
     raise error
