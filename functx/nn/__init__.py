@@ -16,6 +16,7 @@ from functx.nn.layers import *
 from functx.nn.losses import *
 from functx.nn.module import *
 from functx.nn.normalization import *
+from functx.nn.parameters import *
 from functx.nn.scaled_products import *
 
 _suggest_alternatives("jax.nn", __name__)

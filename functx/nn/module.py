@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from importlib import import_module
 from inspect import Signature, signature
 from itertools import count
 from reprlib import recursive_repr
 from typing import Any, ClassVar, NamedTuple, Self
-from weakref import ref
-
-import jax
 
 from functx.core.errors import (
     MissingForwardError,
@@ -22,117 +17,18 @@ from functx.core.errors import (
 )
 from functx.core.pytorch_names import MODULE_METHODS
 from functx.core.replaced_state import note_mode, replaced_state, state_with
-from functx.core.tracer import aval_of, current_builder, is_variable
-from functx.core.typing import ArrayOrList
-from functx.numpy.array_creation import array, asarray
+from functx.core.tracer import aval_of, is_variable
+from functx.nn.parameters import (
+    Buffer,
+    Parameter,
+    autograd_module,
+    is_declared,
+    is_in_transform,
+    value_of,
+)
+from functx.numpy.array_creation import asarray
 
-__all__ = ["Buffer", "Module", "Parameter"]
-
-
-class StateKind(type):
-    """The metaclass of `Parameter` and `Buffer`, whose instances are the Variables that they made."""
-
-    def __instancecheck__(cls, x: object) -> bool:
-        if is_variable(x):
-            return x._state_kind is cls  # type: ignore[attr-defined]
-        return type(x) is cls or traced_kinds.of(x) is cls
-
-
-class Parameter(metaclass=StateKind):
-    """A parameter of a `Module`: a new Variable that requires a gradient, unless told otherwise.
-
-    Assigned to an attribute of a module, it is one of its parameters. Inside a transform it holds an
-    array, its `value`, until then; the attribute is that array, which is a parameter, too, of other
-    modules that it is assigned to.
-
-    >>> from functx import nn
-    >>> weight = nn.Parameter([1.0, 2.0])
-    >>> (weight * weight).sum().backward()
-    >>> print(weight.grad)
-    [2. 4.]
-    """
-
-    value: Any
-
-    def __new__(cls, value: ArrayOrList, requires_grad: bool = True) -> Any:
-        return _declare(cls, value, requires_grad=requires_grad)
-
-
-class Buffer(metaclass=StateKind):
-    """A buffer of a `Module`: a new Variable that no gradient is computed for, such as a running mean.
-
-    Assigned to an attribute of a module, it is one of its buffers, and part of its `state_dict` unless it
-    is not `persistent`. Inside a transform it holds an array, its `value`, until then; the attribute is
-    that array.
-
-    >>> from functx import nn
-    >>> class Counter(nn.Module):
-    ...     def __init__(self):
-    ...         self.calls = nn.Buffer(0)
-    ...     def forward(self, x):
-    ...         self.calls += 1
-    ...         return x
-    >>> counter = Counter()
-    >>> counter(5.0), int(counter.calls)
-    (5.0, 1)
-    """
-
-    value: Any
-    persistent: bool
-
-    def __new__(cls, value: ArrayOrList, persistent: bool = True) -> Any:
-        x: Any = _declare(cls, value, requires_grad=False)
-        x._is_persistent = persistent
-        return x
-
-
-class TracedKinds:
-    """Which arrays are parameters or buffers that were declared inside a transform, while they live."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[int, tuple[ref[Any], type]] = {}
-
-    def note(self, x: Any, kind: type) -> None:
-        """Notes that the array `x` is a `kind`, `Parameter` or `Buffer`."""
-        key = id(x)
-
-        def forget(dead: ref[Any]) -> None:
-            if key in self._kinds and self._kinds[key][0] is dead:
-                del self._kinds[key]
-
-        with suppress(TypeError):  # an array of a foreign class may have no weak references
-            self._kinds[key] = ref(x, forget), kind
-
-    def of(self, x: object) -> type | None:
-        """`Parameter`, `Buffer`, or None for anything else."""
-        known, kind = self._kinds.get(id(x), (None, None))
-        return kind if known is not None and known() is x else None
-
-
-traced_kinds = TracedKinds()
-
-
-def _declare(kind: type, value: Any, *, requires_grad: bool) -> Any:
-    """A Variable of a known value, or, inside a transform, an object that holds the value."""
-    if is_in_transform(value):
-        x: Any = object.__new__(kind)
-        x.value = array(value)
-        traced_kinds.note(x.value, kind)
-        return x
-    x = _autograd().Variable(value, requires_grad)
-    x._state_kind = kind
-    return x
-
-
-def is_in_transform(value: object = None) -> bool:
-    """Whether a transform traces now, of functx or, as `value` shows, of JAX."""
-    is_traced = isinstance(value, jax.core.Tracer) and not is_variable(value)
-    return is_traced or current_builder.innermost() is not None
-
-
-def _autograd() -> Any:
-    """`functx.autograd`, a layer above this one, imported when a Variable is first needed."""
-    return import_module("functx.autograd")
+__all__ = ["Module"]
 
 
 class ModuleStructure:
@@ -274,7 +170,7 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         state = state_with(self._serial, name)
         if state is not None:
-            state.write(self._serial, name, value.value if _is_declared(value) else value)
+            state.write(self._serial, name, value.value if is_declared(value) else value)
         elif isinstance(value, Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Buffer):
@@ -350,11 +246,11 @@ class Module:
 
     def register_parameter(self, name: str, value: Any) -> None:
         """Makes `value` the parameter `name`: a `Parameter`, an array of which one is made, or None."""
-        self._hold(self._parameters, name, _value_of(Parameter, value))
+        self._hold(self._parameters, name, value_of(Parameter, value))
 
     def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
         """Makes `value` the buffer `name`: an array or None. If it is not persistent, states lack it."""
-        self._hold(self._buffers, name, _value_of(Buffer, value))
+        self._hold(self._buffers, name, value_of(Buffer, value))
         (self._not_persistent.discard if persistent else self._not_persistent.add)(name)
 
     def register_module(self, name: str, module: Module | None) -> None:
@@ -378,7 +274,7 @@ class Module:
                 fix=f"Call the module through functx.functional_call with `{name}` in the state, which "
                 "then gets the new value.",
             )
-        return _value_of(Buffer, value)
+        return value_of(Buffer, value)
 
     def named_modules(
         self, prefix: str = "", remove_duplicate: bool = True
@@ -470,7 +366,7 @@ class Module:
         has two names is there under both.
         """
         return {
-            name: _autograd().Variable(x) if is_variable(x) else x
+            name: autograd_module().Variable(x) if is_variable(x) else x
             for name, x in self._state_items()
             if x is not None
         }
@@ -501,7 +397,7 @@ class Module:
                     f"it replaces; got {aval_of(value)!r} for `{name}`, {aval_of(own[name])!r}",
                     fix="Load the state of a module of the same sizes.",
                 )
-        with _autograd().no_grad():
+        with autograd_module().no_grad():
             for name, value in new.items():
                 own[name][...] = value
         return keys
@@ -534,19 +430,6 @@ class Module:
         parts = [*own, *[f"{name}: {child!r}" for name, child in self._modules.items()]]
         lines = "\n".join(parts).replace("\n", "\n  ")
         return f"{type(self).__name__}(\n  {lines}\n)"
-
-
-def _is_declared(x: object) -> bool:
-    """Whether `x` is a `Parameter` or `Buffer` that was declared inside a transform."""
-    return type(x) is Parameter or type(x) is Buffer
-
-
-def _value_of(kind: Any, value: Any) -> Any:
-    """The value of a parameter or buffer that a module holds."""
-    if value is None or (is_variable(value) and (kind is Buffer or isinstance(value, kind))):
-        return value
-    declared = value if isinstance(value, kind) else kind(value)
-    return declared.value if _is_declared(declared) else declared
 
 
 def _describe(x: Any) -> str:
