@@ -91,6 +91,12 @@ MISTAKES = {
             jit(functools.partial(lambda mode, x: x, "fast"))(1.0),
         ),
     ),
+    "typed keys as numbers": (
+        lambda: jit(np.sin)(jax.random.key(0)),
+        "TypedKeyError",
+        ["got typed keys, key<fry>[]", "key_data"],
+        lambda: jit(np.sin)(functx.random.key_data(jax.random.key(0))),
+    ),
     "an object": (
         lambda: jit(lambda s, x: x * s.rate)(Settings(), 1.0),
         "ArgumentError",

@@ -8,17 +8,19 @@ from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from operator import index
-from types import FunctionType, TracebackType
+from types import FrameType, FunctionType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
+from functx.core.backend import backend
 from functx.core.errors import (
     ArgumentError,
     AxisError,
     FunctxError,
     IndexingError,
     IntegerRangeError,
+    TypedKeyError,
     ValueRangeError,
     short_repr,
     type_name,
@@ -43,6 +45,20 @@ _NAMED_ERRORS: dict[type[Exception], type[FunctxError]] = {
     ValueError: ValueRangeError,
 }
 """For errors of Python and NumPy the error of functx, which is one of their kind as well."""
+_TAKE_TYPED_KEYS = {
+    *(
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "block",
+        "broadcast_arrays",
+        "column_stack",
+        "dsplit",
+    ),
+    *("eq", "equal", "fliplr", "flipud", "hsplit", "matrix_transpose", "ndim", "ne", "not_equal"),
+    *("select", "select_n", "shape", "stop_gradient", "vsplit"),
+}
+"""The functions of arrays alone that JAX applies to typed keys."""
 _LIBRARIES = {
     "functx",
     "jax",
@@ -104,6 +120,8 @@ def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
+            if not filters_traceback and is_call_with_keys(error):
+                return backend.call_with_keys(call, args, kwargs)  # type: ignore[no-any-return]
             explain(error, function, args, kwargs)
             if filters_traceback:
                 filter_traceback(error)
@@ -112,6 +130,11 @@ def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
     filters_traceback = hasattr(function, "filters_traceback")
     call.explains_errors = True  # type: ignore[attr-defined]
     return call
+
+
+def is_call_with_keys(error: Exception) -> bool:
+    """Whether a function of functx raised `error` since its own arguments are typed keys."""
+    return isinstance(error, TypedKeyError) and _runs_no_user_code(error.__traceback__)
 
 
 def explain(
@@ -214,20 +237,33 @@ def _arose_in_libraries(trail: TracebackType | None) -> bool:
     False for an error that a `raise` statement of functx raised: it was stored before, such as that of a
     callback. The error for an array that cannot be hashed is no stored one.
     """
-    owner = ""
+    if trail is None or not _runs_no_user_code(trail):
+        return trail is None
+    while trail.tb_next is not None:
+        trail = trail.tb_next
+    frame = trail.tb_frame
+    if _frame_owner(frame) != "functx" or frame.f_code.co_name == "__hash__":
+        return True
+    return not is_raise_instruction(frame.f_code, trail.tb_lasti)
+
+
+def _runs_no_user_code(trail: TracebackType | None) -> bool:
+    """Whether all frames of `trail` are those of functx and its libraries."""
     while trail is not None:
-        frame, offset = trail.tb_frame, trail.tb_lasti
-        owner = frame.f_globals.get("__name__", "").partition(".")[0]
-        if owner not in _LIBRARIES:
+        if _frame_owner(trail.tb_frame) not in _LIBRARIES:
             return False
         trail = trail.tb_next
-    if owner != "functx" or frame.f_code.co_name == "__hash__":
-        return True
-    return not is_raise_instruction(frame.f_code, offset)
+    return True
+
+
+def _frame_owner(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "").partition(".")[0]  # type: ignore[no-any-return]
 
 
 def _takes_arrays_only(function: Callable[..., Any]) -> bool:
-    """Whether all parameters of a function are arrays, as those of ufuncs are."""
+    """Whether all parameters of a function are arrays of numbers, as those of ufuncs are."""
+    if function.__name__ in _TAKE_TYPED_KEYS:
+        return False
     kinds = {p.annotation for p in signature(function).parameters.values()}
     return kinds <= {"ArrayLike", "ArrayOrList", "Value", "Out", Parameter.empty}
 

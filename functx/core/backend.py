@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -94,6 +94,8 @@ class Backend:
     """The key data of JAX's typed keys; any other value unchanged."""
     typed_key_array: Callable[[Any, Any], Any]
     """Typed keys from key data and a key dtype of JAX; any other value as it is."""
+    call_with_keys: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+    """The result of the function of JAX that a function of functx is named after, for typed keys."""
     axis_size: Callable[[Any], int | None]
     """The size of a named axis that JAX binds around the current code; None if it binds none."""
     axis_names: Callable[[], Sequence[Hashable]]

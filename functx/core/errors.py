@@ -101,6 +101,14 @@ class ArgumentError(FunctxError, TypeError, ValueError):
     """
 
 
+class TypedKeyError(ArgumentError):
+    """Typed keys of JAX are an operand of an operation on numbers.
+
+    Smallest failing code: `functx.numpy.sin(jax.random.key(0))`.
+    Cure: pass the words of the keys, `functx.random.key_data(keys)`.
+    """
+
+
 class ValueRangeError(FunctxError, ValueError, TypeError, OverflowError):
     """An argument has a value outside the range that the function takes.
 

@@ -12,7 +12,13 @@ import jax.core
 import numpy as np
 
 from functx.core.backend import backend
-from functx.core.errors import ArgumentError, EscapedTracerError, short_repr, type_name
+from functx.core.errors import (
+    ArgumentError,
+    EscapedTracerError,
+    TypedKeyError,
+    short_repr,
+    type_name,
+)
 from functx.core.generator_state import STATE_AVAL, GeneratorState
 from functx.core.program import Atom, Literal, Var, scalar_literal
 from functx.core.source_info import describe_source
@@ -501,12 +507,15 @@ def aval_of(x: Any) -> ShapedArray:
             return literal.aval
         if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
             return aval_of(np.asarray(x))
-    if kind is PRNGKeyTracer:
-        return x.key_data.atom.aval
     if isinstance(x, GeneratorState):
         return STATE_AVAL
     if is_wrapper(x):
         return wrapper_aval(x)
+    if kind is PRNGKeyTracer or backend.raw_key_data(x) is not x:
+        raise TypedKeyError(
+            f"arguments must be arrays or numbers; got typed keys, {x.dtype}{list(x.shape)}",
+            fix="Pass functx.random.key_data(keys), their words.",
+        )
     raise ArgumentError(
         f"arguments must be arrays or numbers; got {type_name(x)} {short_repr(x)[:60]}",
         fix=_argument_fix(x),

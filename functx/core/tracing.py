@@ -39,7 +39,6 @@ from functx.core.source_info import (
     scoped_source,
 )
 from functx.core.tracer import (
-    PRNGKeyTracer,
     Tracer,
     aval_of,
     check_not_escaped,
@@ -225,8 +224,6 @@ class Builder:
         literal = literal_of(x)
         if literal is not None:
             return literal
-        if type(x) is PRNGKeyTracer:
-            return self.atom(x.key_data)
         if isinstance(x, jax.core.Tracer) and backend.inside_jax_trace():
             raise InnerJaxTrace
         if is_wrapper(x):

@@ -22,6 +22,7 @@ from functx.core.errors import (
     FunctxError,
     MissingRuleError,
     ShapeError,
+    TypedKeyError,
 )
 from functx.core.masks import (
     inexact_mask,
@@ -268,6 +269,9 @@ def with_jax_type(x: Any, jax_aval: JaxAval) -> Value:
 
 def bind_jax_equation(eqn: JaxprEqn, args: Values) -> list[Value]:
     """The outputs of an equation of a jaxpr on `args`, as a `jax_call`."""
+    if eqn.primitive.name == "sort" and any(prng_key_type(x.aval.dtype) for x in eqn.invars):
+        # JAX would refuse it where it lowers the program.
+        raise TypedKeyError("sort: arguments must be arrays or numbers; got typed keys")
     return JaxCall(JaxprFunction.of_equation(eqn))(*args)
 
 

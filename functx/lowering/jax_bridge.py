@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from operator import attrgetter, itemgetter
 from threading import local
@@ -29,6 +30,7 @@ from functx.core.errors import (
     FunctxError,
     IntegerRangeError,
     ShapeError,
+    TypedKeyError,
     ValueRangeError,
     type_name,
 )
@@ -184,7 +186,30 @@ def typed_key_array(words: Any, dtype: object) -> Any:
     return kind.wrap(words)
 
 
+def call_with_keys(ours: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of the function of JAX that has the name of one of functx, for arguments with typed keys.
+
+    Raises TypedKeyError if JAX has no such function, or none that takes keys.
+    """
+    _, package, *_ = ours.__module__.split(".")
+    name = ours.__name__
+    function = getattr(sys.modules.get(f"jax.{package}"), name, None)
+    try:
+        if function is not None:
+            return function(*args, **kwargs)
+        refusal = "typed keys"
+    except FunctxError:
+        raise
+    except (TypeError, ValueError, NotImplementedError) as error:
+        refusal = f"typed keys, which JAX refuses: {str(error).partition(chr(10))[0]}"
+    raise TypedKeyError(
+        f"{name}: arguments must be arrays or numbers; got {refusal}",
+        fix="Pass functx.random.key_data(keys), their words.",
+    )
+
+
 backend.raw_key_data = raw_key_data
+backend.call_with_keys = call_with_keys
 backend.typed_key_array = typed_key_array
 
 

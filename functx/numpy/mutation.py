@@ -10,7 +10,8 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from functx import ops
-from functx.core.argument_errors import explain
+from functx.core.argument_errors import explain, is_call_with_keys
+from functx.core.backend import backend
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -328,6 +329,8 @@ def accept_out(function: Callable[P, Value]) -> Callable[P, Value]:
                 out = args[position]
             return result if out is None else write_out_exact(function.__name__, result, out)
         except Exception as error:
+            if is_call_with_keys(error):
+                return backend.call_with_keys(function, args, kwargs)  # type: ignore[no-any-return]
             explain(error, function, args, kwargs)
             raise
 

@@ -140,8 +140,8 @@ def key_dtype(impl_spec: object = None) -> Any:
 
 
 def clone(key: ArrayLike) -> Value:
-    """The same key, for deliberate reuse."""
-    return key_data(key)
+    """The same key, for deliberate reuse; a typed key if `key` is one."""
+    return _like_key(key, key_data(key))
 
 
 def check_single_key(name: str, key: ArrayLike) -> Value:

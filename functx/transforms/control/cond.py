@@ -492,7 +492,7 @@ def run_branch(
 ) -> PyTree:
     """The result of the branch at `index`, of that at `known` if it is known while tracing."""
     programs, captured, out_tree, written = traced
-    args = [*tree.leaves(operands), *captured]
+    args = [*tree.flatten_with_key_data(operands)[0], *captured]
     if known is not None:
         outs = inline_or_run(programs[known], args, index)
     else:
