@@ -19,6 +19,7 @@ from functx.numpy.promotion import (
     broadcast,
     copy_array,
     operand,
+    promote,
     promote_inexact,
     promote_real,
 )
@@ -72,6 +73,11 @@ __all__ = [
 ]
 
 
+def _as_float(x: ArrayLike) -> Value:
+    """`x` in the dtype of its product with a number that is no integer."""
+    return promote(x, 1.0)[0]
+
+
 def identity(x: ArrayLike) -> Value:
     """A copy of `x`."""
     return copy_array(operand(x))
@@ -79,12 +85,12 @@ def identity(x: ArrayLike) -> Value:
 
 def relu(x: ArrayLike) -> Value:
     """The larger of `x` and 0; the derivative at 0 is 0."""
-    return activations.relu(operand(x))
+    return activations.relu(promote(x, 0)[0])
 
 
 def relu6(x: ArrayLike) -> Value:
     """`x` between 0 and 6; the derivative at both is 0."""
-    return ops.clamp(0.0, as_inexact(x), 6.0)
+    return ops.clamp(0.0, _as_float(x), 6.0)
 
 
 def sigmoid(x: ArrayLike) -> Value:
@@ -104,7 +110,7 @@ def softplus(x: ArrayLike) -> Value:
 
 def sparse_plus(x: ArrayLike) -> Value:
     """0 up to -1, `x` from 1 on, and (x + 1)**2 / 4 between."""
-    x = as_inexact(x)
+    x = _as_float(x)
     root = ops.add(x, 1.0)
     return ops.select(
         ops.le(x, -1.0), 0.0, ops.select(ops.ge(x, 1.0), x, ops.mul(ops.mul(root, root), 0.25))
@@ -113,7 +119,7 @@ def sparse_plus(x: ArrayLike) -> Value:
 
 def sparse_sigmoid(x: ArrayLike) -> Value:
     """(x + 1) / 2 between 0 and 1."""
-    return ops.mul(ops.clamp(0.0, ops.add(as_inexact(x), 1.0), 2.0), 0.5)
+    return ops.mul(ops.clamp(0.0, ops.add(_as_float(x), 1.0), 2.0), 0.5)
 
 
 def soft_sign(x: ArrayLike) -> Value:
@@ -150,7 +156,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Value:
 
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Value:
     """`x` above 0, and alpha (exp(x) - 1) elsewhere."""
-    x = as_inexact(x)
+    x = _as_float(x)
     positive = ops.gt(x, 0.0)
     # The branch that is not selected must not overflow: its derivative would be infinite.
     below = ops.expm1(ops.select(positive, 0.0, x))
@@ -165,31 +171,33 @@ def selu(x: ArrayLike) -> Value:
 
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Value:
     """`x` above 0, and alpha (exp(x / alpha) - 1) elsewhere, which is smooth."""
-    x = as_inexact(x)
+    x = _as_float(x)
     below = bind_binary(ops.Mul(), alpha, ops.expm1(bind_binary(ops.Div(), ops.min(x, 0.0), alpha)))
     return bind_binary(ops.Add(), ops.max(x, 0.0), below)
 
 
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Value:
     """`x` from 0 on, and negative_slope x below."""
-    x = as_inexact(x)
+    x = _as_float(x)
     return ufuncs.where(ops.ge(x, 0.0), x, bind_binary(ops.Mul(), negative_slope, x))
 
 
 def hard_tanh(x: ArrayLike) -> Value:
     """`x` between -1 and 1."""
     x = operand(x)
+    if aval_of(x).dtype.kind == "u":
+        return ops.min(x, 1)
     return ufuncs.where(x > 1, 1, ufuncs.where(x <= -1, -1, x))
 
 
 def hard_sigmoid(x: ArrayLike) -> Value:
     """relu6(x + 3) / 6."""
-    return ops.div(relu6(ops.add(as_inexact(x), 3.0)), 6.0)
+    return ops.div(relu6(ops.add(_as_float(x), 3.0)), 6.0)
 
 
 def hard_silu(x: ArrayLike) -> Value:
     """x relu6(x + 3) / 6."""
-    x = as_inexact(x)
+    x = _as_float(x)
     return ops.mul(x, hard_sigmoid(x))
 
 

@@ -41,7 +41,7 @@ from functx.numpy.ufuncs import (
     zero_literal,
 )
 from functx.ops import arithmetic, conversion, logic, special, transcendental
-from functx.ops.exponents import exponent_of, scale_by_power_of_two
+from functx.ops.exponents import exponent_of, mantissa_of, scale_by_power_of_two
 from functx.ops.operands import as_int, literal
 
 __all__ = [
@@ -214,13 +214,13 @@ def ldexp(x: ArrayOrList, n: ArrayOrList, /) -> Value:
 
 @make_ufunc
 def frexp(x: ArrayOrList, /) -> tuple[Value, Value]:
-    """The pair of m with 0.5 <= |m| < 1 and the integer n that make x = m * 2**n."""
+    """The pair of m with 0.5 <= |m| < 1 and the integer n that make x = m * 2**n, also of subnormal x."""
     (x,) = promote_inexact(x)
     dtype = aval_of(x).dtype
     if not is_floating(dtype):
         raise DTypeError(f"frexp: the array must be real; got {aval_of(x)!r}")
     exponent = exponent_of(x)
-    return scale_by_power_of_two(x, ops.neg(exponent)), exponent
+    return mantissa_of(x, exponent), exponent
 
 
 @make_ufunc
@@ -377,7 +377,10 @@ def _float_divmod(x: Value, y: Value) -> tuple[Value, Value]:
     # A zero has the sign of x / y, and at y = 0 the quotient is x / y.
     ratio = ops.div(x, y)
     quotient = logic.select(ops.eq(quotient, 0), conversion.floor(ratio), quotient)
-    return logic.select(ops.eq(y, 0), ratio, quotient), _correct_remainder(r, y, correction)
+    # That has no derivative, as any quotient.
+    return logic.select(ops.eq(y, 0), ops.stop_gradient(ratio), quotient), _correct_remainder(
+        r, y, correction
+    )
 
 
 @make_ufunc

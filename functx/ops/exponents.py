@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from ml_dtypes import finfo
 
@@ -13,17 +15,62 @@ from functx.core.typing import Value
 
 def exponent_of(x: Value) -> Value:
     """The integers n with 2**(n - 1) <= |x| < 2**n, of real `x`; 0 for zeros, infinities and nan."""
-    dtype = aval_of(x).dtype
-    limits, word = finfo(dtype), f"uint{8 * dtype.itemsize}"
-    is_finite_nonzero = ops.bitwise_and(ops.is_finite(x), ops.ne(x, 0.0))
-    is_subnormal = ops.lt(ops.abs(x), float(limits.smallest_normal))
-    shift = limits.nmant + 2
-    scaled = ops.select(is_subnormal, ops.mul(x, 2.0**shift), x)
-    bits = ops.shift_right_logical(ops.bitcast_convert_type(scaled, word), limits.nmant)
-    biased = ops.convert_element_type(ops.bitwise_and(bits, 2**limits.nexp - 1), np.int32)
-    exponent = ops.sub(biased, limits.maxexp - 2)
-    exponent = ops.sub(exponent, ops.select(is_subnormal, np.int32(shift), np.int32(0)))
+    # From the bits, since XLA takes subnormal numbers for 0 in arithmetic.
+    parts = _Bits.of(x)
+    limits = finfo(parts.dtype)
+    normal = ops.sub(ops.convert_element_type(parts.biased, np.int32), limits.maxexp - 2)
+    exponent = ops.select(parts.is_subnormal, ops.sub(limits.minexp + 1, parts.shift), normal)
+    is_finite_nonzero = ops.bitwise_and(
+        ops.ne(ops.bitwise_or(parts.biased, parts.fraction), 0),
+        ops.ne(parts.biased, 2**limits.nexp - 1),
+    )
     return ops.select(is_finite_nonzero, exponent, np.int32(0))
+
+
+def mantissa_of(x: Value, exponent: Value) -> Value:
+    """The real `x` divided by 2 to the power `exponent_of(x)`."""
+    parts = _Bits.of(x)
+    half = (finfo(parts.dtype).maxexp - 2) << finfo(parts.dtype).nmant
+    shifted = ops.shift_left(parts.fraction, ops.convert_element_type(parts.shift, parts.word))
+    bits = ops.bitwise_or(ops.bitwise_or(parts.sign, half), ops.bitwise_and(shifted, parts.mask))
+    mantissa = ops.bitcast_convert_type(bits, parts.dtype)
+    # A multiple of x that is 0 has the derivative.
+    without_value = ops.sub(x, ops.stop_gradient(x))
+    scaled = scale_by_power_of_two(
+        ops.select(parts.is_subnormal, without_value, x), ops.neg(exponent)
+    )
+    return ops.select(parts.is_subnormal, ops.add(mantissa, scaled), scaled)
+
+
+class _Bits(NamedTuple):
+    """The parts of the bits of floating-point numbers."""
+
+    dtype: DType
+    word: DType
+    mask: int
+    sign: Value
+    biased: Value
+    fraction: Value
+
+    @classmethod
+    def of(cls, x: Value) -> _Bits:
+        dtype = aval_of(x).dtype
+        word, limits = np.dtype(f"uint{8 * dtype.itemsize}"), finfo(dtype)
+        bits = ops.bitcast_convert_type(x, word)
+        mask = 2**limits.nmant - 1
+        biased = ops.bitwise_and(ops.shift_right_logical(bits, limits.nmant), 2**limits.nexp - 1)
+        sign = ops.bitwise_and(bits, 1 << (limits.bits - 1))
+        return cls(dtype, word, mask, sign, biased, ops.bitwise_and(bits, mask))
+
+    @property
+    def is_subnormal(self) -> Value:
+        return ops.bitwise_and(ops.eq(self.biased, 0), ops.ne(self.fraction, 0))
+
+    @property
+    def shift(self) -> Value:
+        """By how many bits the fraction of a subnormal number begins after that of a normal one."""
+        zeros = ops.convert_element_type(ops.clz(self.fraction), np.int32)
+        return ops.sub(zeros, finfo(self.dtype).nexp)
 
 
 def scale_by_power_of_two(x: Value, n: Value) -> Value:

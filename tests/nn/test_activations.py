@@ -192,3 +192,15 @@ def test_mistakes_of_dropout_are_named():
         nn.dropout(x, 1.5, random.key(0))
     with pytest.raises(ShapeError, match=r"the key must be one key, u32\[2\]; got u32\[2,2\]"):
         nn.dropout(x, 0.5, random.split(random.key(0)))
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_integers_and_booleans_become_floats_as_in_jax(x64):
+    names = "elu celu selu leaky_relu hard_sigmoid hard_swish relu6 relu sparse_plus sparse_sigmoid"
+    with jax.enable_x64(x64):
+        for name in names.split():
+            for dtype in ("int32", "uint8", "bool"):
+                x = jax.ShapeDtypeStruct((2,), dtype)
+                expected = jax.eval_shape(getattr(jax.nn, name), x).dtype
+                assert functx.eval_shape(getattr(nn, name), x).dtype == expected, (name, dtype)
+    np.testing.assert_array_equal(nn.hard_tanh(np.uint8([0, 1, 9])), np.uint8([0, 1, 1]))

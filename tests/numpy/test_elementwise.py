@@ -608,10 +608,17 @@ def test_ldexp_reaches_the_ends_of_the_range():
 
 def test_frexp_of_halves_and_of_small_numbers():
     for dtype in ("float16", "float32"):
-        x = numpy.array([0.0, 1.0, -6.5, 1e-4, numpy.finfo(dtype).tiny], dtype)
-        mantissa, exponent = np.frexp(x)
-        numpy.testing.assert_array_equal(mantissa, numpy.frexp(x)[0])
-        numpy.testing.assert_array_equal(exponent, numpy.frexp(x)[1])
+        tiny, smallest = numpy.finfo(dtype).tiny, numpy.finfo(dtype).smallest_subnormal
+        x = numpy.array([0.0, 1.0, -6.5, 1e-4, tiny, -tiny / 3, smallest, inf], dtype)
+        for fun in (np.frexp, jit(np.frexp)):
+            mantissa, exponent = fun(x)
+            numpy.testing.assert_array_equal(mantissa, numpy.frexp(x)[0])
+            numpy.testing.assert_array_equal(exponent, numpy.frexp(x)[1])
+
+
+def test_quotients_rounded_down_have_no_derivative_at_a_divisor_of_0():
+    for fun in (np.floor_divide, lambda x, y: np.divmod(x, y)[0]):
+        assert "return 0.0:f32, 0.0:f32" in repr(make_ir(grad(fun, (0, 1)))(1.0, 0.0))
 
 
 def test_mapped_and_complex_derivatives_agree_with_jax():
