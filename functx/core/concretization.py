@@ -126,14 +126,6 @@ def explored_outcome(tracer: Tracer) -> bool | None:
     return outcome
 
 
-def decided_comparison(comparison: Any) -> Any:
-    """The result of a comparison; a boolean of Python where an exploring trace must decide it at once."""
-    builder = current_builder.innermost()
-    if builder is None or builder.explored_path is None or type(comparison) is not Tracer:
-        return comparison
-    return builder.explored_path.decided_comparison(comparison)
-
-
 def explores(tracer: Tracer) -> bool:
     """Whether the innermost trace explores, and the value depends on an argument of a traced function."""
     builder = current_builder.innermost()

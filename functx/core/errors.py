@@ -352,6 +352,14 @@ class IterationLimitError(FunctxError, RuntimeError):
     """
 
 
+class IdentityTestError(FunctxError, RuntimeError):
+    """Python code that `explore` runs compares a traced boolean with `True` by identity on an unknown Python.
+
+    Smallest failing code: `functx.explore(lambda x: x if (x > 0) is True else -x)(1.0)`, on Python 3.14.
+    Cure: `if x > 0`, or `flag == True`; CPython 3.11 to 3.13 decide such comparisons.
+    """
+
+
 class ReplayError(FunctxError, RuntimeError):
     """A function that `explore` runs several times does not compute the same each time.
 

@@ -15,7 +15,6 @@ import numpy as np
 from functx import ops
 from functx.core.argument_errors import explain
 from functx.core.backend import backend
-from functx.core.concretization import decided_comparison
 from functx.core.errors import (
     ArgumentError,
     AutogradInTransformError,
@@ -154,7 +153,7 @@ def _comparison(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def method(self: Tracer, other: object) -> object:
         try:
-            return decided_comparison(fun(self, other))
+            return fun(self, other)
         except ArgumentError:
             if getattr(type(other), "__array_ufunc__", fun) is None:
                 return NotImplemented

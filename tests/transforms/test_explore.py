@@ -1,8 +1,10 @@
 """`explore`: Python control flow on traced values, against plain Python runs of the same functions."""
 
+import contextlib
 import inspect
 import sys
 import threading
+import types
 
 import jax
 import numpy
@@ -11,7 +13,9 @@ import pytest
 import functx
 import functx.numpy as np
 from functx import explore, grad, jit, jvp, make_ir, vmap
+from functx.errors import IdentityTestError
 from functx.testing.reference.interpreter import interpret_in_numpy
+from functx.transforms.explore import identity
 
 
 def absolute(x):
@@ -444,6 +448,64 @@ def test_comparisons_by_identity_with_true_and_false_are_decided():
 
     program = make_ir(explore(identities))(1.0)
     assert [interpret_in_numpy(program, x)[0] for x in POINTS] == [identities(x) for x in POINTS]
+
+
+def choose(flag, if_true, if_false):
+    return if_true if flag is True else if_false
+
+
+def test_booleans_compared_by_identity_are_decided_wherever_they_come_from():
+    def flags(x, train=True):
+        true, holder = True, types.SimpleNamespace(flag=x > 0.5)
+        condition = x > 0
+        copy = condition
+        value, packed = x, x > 1
+        y = (
+            choose(copy is True, 1.0, 2.0)
+            + choose(condition, 10.0, 20.0)
+            + choose(packed, 0.0, 3.0)
+        )
+        y += 100 if holder.flag is not False else 200
+        y += 1000 if true is {"large": x > 2}["large"] else 2000
+        with contextlib.nullcontext(x > -1) as inside:
+            y += sum(1e4 if each is True else 2e4 for each in (inside, not inside, [x < 0][0]))
+        if (x > 0) is (x > 1):
+            y += 1e6
+        # This test of a flag of Python leaves the comparison an array.
+        return y + np.where(x > 0, 0.5, value) if train is True else y
+
+    program = make_ir(explore(flags))(1.0)
+    got = [interpret_in_numpy(program, numpy.float64(x))[0] for x in POINTS]
+    assert numpy.allclose(got, [flags(x) for x in POINTS], rtol=1e-6)
+    assert sys.gettrace() is None
+
+
+def test_a_while_may_test_a_flag_by_identity():
+    def until_large(x):
+        flag, n = x > 100, 0
+        while flag is not True:
+            x, n = abs(x) * 2 + 1, n + 1
+            flag = x > 10
+        return x * n
+
+    program = make_ir(explore(until_large))(1.0)
+    assert "while[" in str(program)
+    assert [interpret_in_numpy(program, x)[0] for x in POINTS] == [until_large(x) for x in POINTS]
+
+
+def test_a_python_whose_stack_is_unknown_compares_plain_flags_only(monkeypatch):
+    monkeypatch.setattr(identity, "is_layout_known", lambda: False)
+    plain = make_ir(explore(lambda x, train=True: choose(train, x, -x) if x > 0 else x))(1.0)
+    assert interpret_in_numpy(plain, 2.0) == [2.0]
+
+    def catches(x):
+        with contextlib.suppress(IdentityTestError):
+            choose(x > 0, x, -x)
+        return choose(x > 0, x, -x)
+
+    for f in (catches, lambda x: choose(x > 0, x, -x), lambda x: x if (x > 0) is True else -x):
+        with pytest.raises(IdentityTestError, match="flag == True"):
+            make_ir(explore(f))(1.0)
 
 
 def test_a_condition_known_for_one_value_of_a_variable_is_decided_anew_for_the_next():

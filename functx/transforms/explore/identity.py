@@ -1,115 +1,130 @@
-"""Comparisons whose results Python code compares with `True` or `False` by identity: `is True`, `case True`.
+"""Comparisons of traced booleans with `True` and `False` by identity: `flag is True`, `case True`.
 
-No traced array is the object `True`. A comparison that flows into such an expression is decided where it is
-made, so that its result is a boolean of Python. Where it flows to follows from the bytecode.
+No traced array is the object `True`, and Python calls no method when it compares identities. Before such a
+comparison runs, traced booleans among its operands are decided, and the outcomes take their places on the stack of
+the interpreter.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dis
-from collections.abc import Callable
+import sys
 from functools import lru_cache
+from itertools import pairwise
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any
 
-from functx.transforms.explore.iterations import (
-    instruction_at,
-    instructions_after,
-    stored_names,
-    successors,
-)
+import numpy as np
 
-
-class Uses(NamedTuple):
-    """The uses of the value that an instruction pushes: by identity, by storing it, by returning it."""
-
-    is_compared: bool
-    variables: frozenset[str]
-    is_returned: bool
-
-
-def is_compared_by_identity(
-    frame: FrameType | None, is_user_frame: Callable[[FrameType], bool]
-) -> bool:
-    """Whether the value that a frame computes at its current instruction may be compared with `True` by identity."""
-    while frame is not None and is_user_frame(frame):
-        uses = uses_of_value(frame.f_code, frame.f_lasti)
-        if uses.is_compared or not uses.variables.isdisjoint(compared_variables(frame.f_code)):
-            return True
-        if not uses.is_returned:
-            return False
-        frame = frame.f_back
-    return False
+from functx.core.errors import IdentityTestError
+from functx.core.source_info import frame_source
+from functx.core.tracer import Tracer
+from functx.transforms.explore.iterations import instructions_after, successors
 
 
 @lru_cache(4096)
-def uses_of_value(code: CodeType, offset: int) -> Uses:
-    """The uses of the value that the instruction at `offset` pushes, as long as no other work is done with it."""
+def identity_tests(code: CodeType) -> dict[int, int]:
+    """The offset of each comparison by identity in a function, and the height of the stack there.
+
+    Those with `None`, and with constants other than booleans, are left out.
+    """
+    tests = [
+        each.offset
+        for before, each in pairwise(dis.get_instructions(code))
+        if each.opname == "IS_OP"
+        and not (before.opname == "LOAD_CONST" and type(before.argval) is not bool)
+    ]
+    heights = stack_heights(code) if tests else {}
+    return {at: heights[at] for at in tests if at in heights}
+
+
+def stack_heights(code: CodeType) -> dict[int, int]:
+    """The number of values on the stack before each instruction that can be reached."""
     instructions, after = instructions_after(code)
-    is_compared = is_returned = False
-    variables: set[str] = set()
-    seen, pending = set[int](), successors(instruction_at(code, offset), after)
+    heights: dict[int, int] = {}
+    pending = [(min(instructions), 0)]
+    # The handlers of a block begin with the height that its table says, and the exception.
+    for entry in dis.Bytecode(code).exception_entries:  # type: ignore[attr-defined]
+        pending.append((entry.target, entry.depth + 1 + entry.lasti))
     while pending:
-        at = pending.pop()
-        if at in seen:
+        at, height = pending.pop()
+        if at in heights:
             continue
-        seen.add(at)
+        heights[at] = height
         each = instructions[at]
-        is_compared |= compares_with_bool(code, at) or (
-            # A `match` of a tuple compares its elements.
-            each.opname == "BUILD_TUPLE"
-            and any([compares_with_bool(code, x) for x in instructions])
+        jumps = each.opcode in dis.hasjrel or each.opcode in dis.hasjabs
+        argument = each.arg if each.opcode >= dis.HAVE_ARGUMENT else None
+        for to in successors(each, after):
+            change = dis.stack_effect(each.opcode, argument, jump=jumps and to != after.get(at))
+            # A generator begins with a value that is sent to it.
+            pending.append((to, 1 if each.opname == "RETURN_GENERATOR" else height + change))
+    return heights
+
+
+def decide_identity_test(frame: FrameType) -> None:
+    """Decide the traced booleans that a frame is about to compare with another boolean.
+
+    Raises IdentityTestError where it is not known how Python keeps them.
+    """
+    if not is_layout_known():
+        check_plain_flag(frame)
+        return
+    left, right = uppermost_operands(frame)
+    if left.value is not right.value and is_boolean(left.value) and is_boolean(right.value):
+        for operand in (left, right):
+            replace(operand, bool(operand.value))
+
+
+def is_boolean(x: object) -> bool:
+    """Whether a value is a boolean of Python, or a traced scalar that stands for one."""
+    return type(x) is bool or (type(x) is Tracer and x.dtype == np.bool_ and not x.shape)
+
+
+def uppermost_operands(frame: FrameType) -> list[Any]:
+    """The two uppermost places on the stack of a frame that reports an event, as `ctypes.py_object`.
+
+    The frame object points to a structure of eight pointers, two numbers, the variables of the function, and
+    the stack.
+    """
+    code = frame.f_code
+    names = dict.fromkeys([*code.co_varnames, *code.co_cellvars])
+    height = len(names) + len(code.co_freevars) + identity_tests(code)[frame.f_lasti]
+    start = ctypes.c_size_t.from_address(id(frame) + object.__basicsize__ + _POINTER).value
+    end = start + (9 + height) * _POINTER
+    return [ctypes.py_object.from_address(end - n * _POINTER) for n in (2, 1)]
+
+
+def replace(operand: Any, outcome: bool) -> None:
+    """Put a boolean in the place of an operand, which owns a reference to its value."""
+    before = operand.value
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(outcome))
+    operand.value = outcome
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(before))
+
+
+_POINTER = 8
+
+
+@lru_cache(1)
+def is_layout_known() -> bool:
+    """Whether frames lie in memory as `uppermost_operands` reads them, as they do in CPython 3.11 to 3.13."""
+    is_cpython = sys.implementation.name == "cpython" and "t" not in sys.abiflags
+    is_known = is_cpython and (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return is_known and ctypes.sizeof(ctypes.c_void_p) == _POINTER
+
+
+def check_plain_flag(frame: FrameType) -> None:
+    """Raise IdentityTestError unless a comparison is that of a variable whose value is not traced."""
+    before = [x for x in dis.get_instructions(frame.f_code) if x.offset < frame.f_lasti]
+    name = before[-2].argval if before[-2].opname.startswith("LOAD_") else None
+    name = name[-1] if isinstance(name, tuple) else name
+    variables = {**frame.f_globals, **frame.f_locals}
+    if name not in variables or type(variables[name]) is Tracer:
+        raise IdentityTestError(
+            "explore: Python must not compare a traced boolean with `True` or `False` by identity where "
+            "explore does not know how Python keeps its operands, as it does for CPython 3.11 to 3.13; got "
+            f"{sys.implementation.name} {sys.version.split()[0]}",
+            fix="Write `if flag` or `flag == True` in place of `flag is True` and `case True`.",
+            source=frame_source(frame),
         )
-        is_returned |= each.opname == "RETURN_VALUE"
-        if each.opname.startswith(_STORES_OF_VARIABLES):
-            variables.update(stored_names(each))
-        keeps_copy = each.opname.startswith("STORE_") and copies_value(instructions.get(at - 2))
-        if each.opname.startswith(_WAYS_OF_VALUE) or keeps_copy:
-            pending += successors(each, after)
-    return Uses(is_compared, frozenset(variables), is_returned)
-
-
-def compares_with_bool(code: CodeType, offset: int) -> bool:
-    """Whether an instruction loads `True` or `False` for a comparison by identity."""
-    instructions, after = instructions_after(code)
-    each, following = instructions[offset], instructions.get(after.get(offset, -1))
-    is_bool = each.opname == "LOAD_CONST" and type(each.argval) is bool
-    return is_bool and following is not None and following.opname == "IS_OP"
-
-
-def copies_value(instruction: dis.Instruction | None) -> bool:
-    """Whether an instruction copies a value, as that before the store of `(name := value)` does."""
-    return instruction is not None and instruction.opname == "COPY"
-
-
-@lru_cache(4096)
-def compared_variables(code: CodeType) -> frozenset[str]:
-    """The variables that a function, or one within it, compares by identity with `True` or `False`."""
-    instructions, _ = instructions_after(code)
-    loads = [(x.offset, loaded_name(x)) for x in instructions.values()]
-    found = [name for at, name in loads if name and uses_of_value(code, at).is_compared]
-    inner = [compared_variables(c) for c in code.co_consts if isinstance(c, CodeType)]
-    return frozenset(found).union(*inner)
-
-
-def loaded_name(instruction: dis.Instruction) -> str | None:
-    """The variable whose value an instruction pushes, the last one of two; None for other instructions."""
-    if not instruction.opname.endswith(_LOADS_OF_VARIABLES):
-        return None
-    names = instruction.argval
-    return str(names[-1] if isinstance(names, tuple) else names)
-
-
-_STORES_OF_VARIABLES = "STORE_FAST", "STORE_DEREF", "STORE_NAME", "STORE_GLOBAL"
-_LOADS_OF_VARIABLES = "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_NAME", "LOAD_GLOBAL"
-_WAYS_OF_VALUE = (
-    *_LOADS_OF_VARIABLES,
-    "LOAD_CONST",
-    "COPY",
-    "SWAP",
-    "IS_OP",
-    "COMPARE_OP",
-    "NOP",
-    "POP_JUMP",
-    "JUMP",
-)

@@ -91,7 +91,7 @@ def successors(
 ) -> list[int]:
     """The instructions that may follow one, after which a boolean that it asks for is `outcome`."""
     name = instruction.opname
-    if name.startswith(("RETURN", "RAISE", "RERAISE")):
+    if name.startswith(("RETURN_VALUE", "RETURN_CONST", "RAISE", "RERAISE")):
         return []
     jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
     if jumps and "IF_" not in name and name.startswith("JUMP"):

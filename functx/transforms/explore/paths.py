@@ -17,6 +17,8 @@ from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree
 from functx.transforms.aliasing import capture_key
 from functx.transforms.argument_names import function_name
+from functx.transforms.explore.identity import decide_identity_test, identity_tests
+from functx.transforms.explore.instruction_events import InstructionEvents
 from functx.transforms.explore.memory import MemoryFlow, Slot
 from functx.transforms.explore.python_state import LeafKey, Position
 
@@ -176,6 +178,7 @@ class Findings:
         self.captured: set[Atom] = set()
         self.written: dict[Var, None] = {}
         self.kept: list[object] = []
+        self.events = InstructionEvents(identity_tests, decide_identity_test)
 
     def capture(self, value: Any) -> Var:
         """The variable that stands for a captured value in all runs."""

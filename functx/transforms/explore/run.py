@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,7 +31,6 @@ from functx.transforms.explore.failed_runs import (
     raise_for_mismatch,
     restart_or_explain,
 )
-from functx.transforms.explore.identity import is_compared_by_identity
 from functx.transforms.explore.iterations import (
     DecisionStep,
     Loop,
@@ -60,7 +58,6 @@ from functx.transforms.explore.python_state import (
     PythonState,
     expressions,
     is_number_leaf,
-    is_user_frame,
     iterator_states,
     live_iterators,
     no_garbage_collection,
@@ -100,7 +97,8 @@ class Run:
     def execute(self) -> None:
         """Run the function in a builder of its own."""
         try:
-            with other_threads_wait(), no_garbage_collection():
+            watching = self.findings.events.watching(self.segment.end is None)
+            with other_threads_wait(), no_garbage_collection(), watching:
                 self.known_iterators = [*live_iterators()]
                 run_and_finish(self.builder, self.call_function, [])
         except PathEnds:
@@ -228,14 +226,6 @@ class Run:
         outcome = self.arrive(arrival, definitions)
         self.step = DecisionStep(instructions, outcome)
         return outcome
-
-    def decided_comparison(self, comparison: Tracer) -> Any:
-        """The outcome of a comparison that the code compares by identity with True; else the comparison."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not is_user_frame(frame):
-            frame = frame.f_back
-        decides = not comparison.shape and is_compared_by_identity(frame, is_user_frame)
-        return bool(comparison) if decides else comparison
 
     def check_recursion(self, codes: Sequence[Any], source: Source | None) -> None:
         """Raise IterationLimitError for a function that calls itself too often."""
@@ -431,6 +421,7 @@ class Run:
         segment = decision.after[outcome]
         segment.used += 1
         self.segment, self.position_in_segment = segment, 0
+        self.findings.events.watch(segment.end is None)
         return outcome
 
     def count_visit(self, arrival: Arrival) -> None:
