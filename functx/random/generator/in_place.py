@@ -8,18 +8,10 @@ import ml_dtypes
 import numpy as np
 
 from functx import ops
-from functx.core.errors import (
-    DTypeError,
-)
+from functx.core.errors import DTypeError
 from functx.core.tracer import aval_of
-from functx.core.types import (
-    DType,
-    Shape,
-    canonical_dtype,
-    is_floating,
-    is_integer,
-)
-from functx.core.typing import ArrayLike
+from functx.core.types import DType, canonical_dtype, is_floating, is_integer
+from functx.core.typing import ArrayLike, Function
 from functx.numpy.mutation import assign_array
 from functx.random.generator.distributions import (
     bernoulli,
@@ -56,9 +48,7 @@ def uniform_(
     >>> random.uniform_(x, 1.0, 2.0) is x, bool((x >= 1).all())
     (True, True)
     """
-    shape, dtype = target_of("uniform_", x, is_floating)
-    drawn = uniform(low, high, shape, generator=generator, dtype=dtype)
-    return assign_array(x, drawn, "uniform_")
+    return _write_floats(x, uniform, low, high, generator=generator)
 
 
 def normal_(
@@ -71,8 +61,7 @@ def normal_(
     >>> random.normal_(numpy.zeros(3)).shape
     (3,)
     """
-    shape, dtype = target_of("normal_", x, is_floating)
-    return assign_array(x, normal(mean, std, shape, generator=generator, dtype=dtype), "normal_")
+    return _write_floats(x, normal, mean, std, generator=generator)
 
 
 def exponential_(x: Any, lambd: float = 1.0, *, generator: Generator | None = None) -> Any:
@@ -83,10 +72,7 @@ def exponential_(x: Any, lambd: float = 1.0, *, generator: Generator | None = No
     >>> random.exponential_(numpy.zeros(3)).shape
     (3,)
     """
-    shape, dtype = target_of("exponential_", x, is_floating)
-    return assign_array(
-        x, exponential(lambd, shape, generator=generator, dtype=dtype), "exponential_"
-    )
+    return _write_floats(x, exponential, lambd, generator=generator)
 
 
 def cauchy_(
@@ -99,10 +85,7 @@ def cauchy_(
     >>> random.cauchy_(numpy.zeros(3)).shape
     (3,)
     """
-    shape, dtype = target_of("cauchy_", x, is_floating)
-    return assign_array(
-        x, cauchy(median, sigma, shape, generator=generator, dtype=dtype), "cauchy_"
-    )
+    return _write_floats(x, cauchy, median, sigma, generator=generator)
 
 
 def log_normal_(
@@ -115,9 +98,7 @@ def log_normal_(
     >>> bool((random.log_normal_(numpy.zeros(3)) > 0).all())
     True
     """
-    shape, dtype = target_of("log_normal_", x, is_floating)
-    drawn = log_normal(mean, std, shape, generator=generator, dtype=dtype)
-    return assign_array(x, drawn, "log_normal_")
+    return _write_floats(x, log_normal, mean, std, generator=generator)
 
 
 def geometric_(x: Any, p: float, *, generator: Generator | None = None) -> Any:
@@ -128,9 +109,9 @@ def geometric_(x: Any, p: float, *, generator: Generator | None = None) -> Any:
     >>> random.geometric_(numpy.zeros(2), 1.0).tolist()
     [1.0, 1.0]
     """
-    shape, dtype = target_of("geometric_", x, lambda dtype: True)
-    drawn = geometric(p, shape, generator=generator)
-    return assign_array(x, ops.convert_element_type(drawn, dtype), "geometric_")
+    aval = aval_of(x)
+    drawn = geometric(p, aval.shape, generator=generator)
+    return assign_array(x, ops.convert_element_type(drawn, aval.dtype), "geometric_")
 
 
 def bernoulli_(x: Any, p: ArrayLike = 0.5, *, generator: Generator | None = None) -> Any:
@@ -141,8 +122,9 @@ def bernoulli_(x: Any, p: ArrayLike = 0.5, *, generator: Generator | None = None
     >>> random.bernoulli_(numpy.zeros(2), 1.0).tolist()
     [1.0, 1.0]
     """
-    shape, dtype = target_of("bernoulli_", x, lambda dtype: True)
-    return assign_array(x, bernoulli(p, shape, generator=generator, dtype=dtype), "bernoulli_")
+    aval = aval_of(x)
+    drawn = bernoulli(p, aval.shape, generator=generator, dtype=aval.dtype)
+    return assign_array(x, drawn, "bernoulli_")
 
 
 def random_(
@@ -162,7 +144,7 @@ def random_(
     >>> random.random_(numpy.zeros(2), 1).tolist()
     [0.0, 0.0]
     """
-    shape, dtype = target_of("random_", x, lambda dtype: True)
+    shape, dtype = aval_of(x).shape, aval_of(x).dtype
     if high is None:
         low, high = 0, largest_integer(dtype) if low is None else low
     drawn_dtype = dtype if is_integer(dtype) else canonical_dtype(np.int64)
@@ -180,12 +162,13 @@ def largest_integer(dtype: DType) -> int:
     return min(largest, int(np.iinfo(canonical_dtype(np.int64)).max))
 
 
-def target_of(caller: str, x: Any, accepts: Any) -> tuple[Shape, DType]:
-    """The shape and dtype of an array to write to; DTypeError unless `accepts` the dtype."""
-    aval = aval_of(x)
-    if not accepts(aval.dtype):
+def _write_floats(x: Any, draw: Function, *parameters: float, generator: Generator | None) -> Any:
+    """Write numbers drawn by `draw` to the array `x`, which is returned; DTypeError unless it holds floats."""
+    aval, name = aval_of(x), f"{draw.__name__}_"
+    if not is_floating(aval.dtype):
         raise DTypeError(
-            f"{caller}: the array must have a floating-point dtype; got {aval!r}",
+            f"{name}: the array must have a floating-point dtype; got {aval!r}",
             fix="Convert it before with astype.",
         )
-    return aval.shape, aval.dtype
+    drawn = draw(*parameters, aval.shape, generator=generator, dtype=aval.dtype)
+    return assign_array(x, drawn, name)

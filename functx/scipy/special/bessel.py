@@ -247,10 +247,7 @@ def _upward(order: _Order, x: Value, value: Value, next_value: Value, sign: floa
 
 def _oscillating(v: Value, x: Value) -> tuple[Value, Value]:
     """J and Y of real order `v`."""
-    size, order = ops.abs(x), ops.abs(v)
-    valid = (order < math.inf) & (size == size)
-    far = (size >= 25.0) & (size >= 0.5 * order * order) & (size < math.inf)
-    near = valid & ~far & (size > 0.0) & (size <= _LIMIT) & (order <= _LIMIT)
+    order, size, valid, near, far = _regions(v, x)
     found = _steed(ops.select(near, order, 0.0), ops.select(near, size, 2.0))
     asymptotic = _hankel(ops.select(far, order, 0.0), ops.select(far, size, 30.0))
     values = [ops.select(near, a, b) for a, b in zip(found, asymptotic, strict=True)]
@@ -263,8 +260,23 @@ def _oscillating(v: Value, x: Value) -> tuple[Value, Value]:
         ops.select(known, a, ops.select(is_end, b, math.nan))
         for a, b in zip(values, ends, strict=True)
     ]
-    first, second = _reflect(v, first, second, False)
-    # J_n(-x) = (-1)**n J_n(x); other functions of negative arguments are complex.
+    return _at_sign(v, x, *_reflect(v, first, second, False))
+
+
+def _regions(v: Value, x: Value) -> tuple[Value, Value, Value, Value, Value]:
+    """|v| and |x|, where these are numbers, where recurrences hold, and where the asymptotic series do."""
+    size, order = ops.abs(x), ops.abs(v)
+    valid = (order < math.inf) & (size == size)
+    far = (size >= 25.0) & (size >= 0.5 * order * order) & (size < math.inf)
+    near = valid & ~far & (size > 0.0) & (size <= _LIMIT) & (order <= _LIMIT)
+    return order, size, valid, near, far
+
+
+def _at_sign(v: Value, x: Value, first: Value, second: Value) -> tuple[Value, Value]:
+    """Functions of both kinds at `x`, given those at |x|.
+
+    J_n(-x) = (-1)**n J_n(x), and so for I; other functions of negative arguments are complex.
+    """
     whole = v == ops.floor(v)
     is_odd = ops.abs(ops.rem(v, 2.0)) == 1.0
     mirrored = ops.select(whole, ops.select(is_odd, -first, first), math.nan)
@@ -335,10 +347,7 @@ def _hankel(v: Value, x: Value) -> tuple[Value, Value]:
 
 def _modified(v: Value, x: Value) -> tuple[Value, Value]:
     """exp(-|x|) I and exp(x) K of real order `v`."""
-    size, order = ops.abs(x), ops.abs(v)
-    valid = (order < math.inf) & (size == size)
-    far = (size >= 25.0) & (size >= 0.5 * order * order) & (size < math.inf)
-    near = valid & ~far & (size > 0.0) & (size <= _LIMIT) & (order <= _LIMIT)
+    order, size, valid, near, far = _regions(v, x)
     found = _steed_modified(ops.select(near, order, 0.0), ops.select(near, size, 2.0))
     far_x = ops.select(far, size, 30.0)
     even, odd = _hankel_sums(ops.select(far, order, 0.0), far_x, 1.0)
@@ -360,10 +369,7 @@ def _modified(v: Value, x: Value) -> tuple[Value, Value]:
     # In the reflection, K is scaled as I is.
     scaled = ops.select(second == math.inf, math.inf, second * ops.exp(-2.0 * size))
     first, _ = _reflect(v, first, scaled, True)
-    whole = v == ops.floor(v)
-    is_odd = ops.abs(ops.rem(v, 2.0)) == 1.0
-    mirrored = ops.select(whole, ops.select(is_odd, -first, first), math.nan)
-    return ops.select(x < 0.0, mirrored, first), ops.select(x < 0.0, math.nan, second)
+    return _at_sign(v, x, first, second)
 
 
 def _steed_modified(v: Value, x: Value) -> tuple[Value, Value]:
