@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from functx import ops
+from functx.core.context import ContextValue
 from functx.core.errors import ArgumentError, GeneratorError, type_name
 from functx.core.generator_state import DEFAULT_STATE, StateInputs, pack_state, state_inputs
 from functx.core.tracer import Tracer, aval_of, current_builder
@@ -103,11 +104,8 @@ def joint_with_states(fun: Function, label: str) -> Callable[..., Any]:
 
 def with_inputs(inputs: StateInputs, fun: Function, args: Sequence[PyTree]) -> PyTree:
     """`fun(*args)`, where traced arrays stand for states."""
-    token = state_inputs.set(inputs)
-    try:
+    with ContextValue(state_inputs, inputs):
         return fun(*args)
-    finally:
-        state_inputs.reset(token)
 
 
 def make_state(seed: Value, offset: Value) -> Tracer:

@@ -28,6 +28,7 @@ from functx.autograd.variable import Dual, Variable, make_variable
 from functx.autograd.views import VersionCounter
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.context import ContextValue
 from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
 from functx.core.generator_state import DEFAULT_STATE
 from functx.core.program import Program, Var
@@ -335,14 +336,11 @@ def new_counter(x: Variable, use: FirstUse) -> VersionCounter:
     return counter
 
 
-@contextmanager
-def watching(watch: Callable[[Sequence[Variable]], None]) -> Iterator[None]:
+def watching(watch: Callable[[Sequence[Variable]], None]) -> ContextValue:
     """A context in which `watch` gets the Variables among the operands of each operation."""
-    token = operand_watch.set(lambda args: watch([x for x in args if isinstance(x, Variable)]))
-    try:
-        yield
-    finally:
-        operand_watch.reset(token)
+    return ContextValue(
+        operand_watch, lambda args: watch([x for x in args if isinstance(x, Variable)])
+    )
 
 
 def random_state() -> tuple[Any, Any, Any]:

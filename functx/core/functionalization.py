@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx.core.context import ContextValue
 from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.primitive import View
@@ -479,11 +480,8 @@ class IncrementalFunctionalizer:
         for v in [*builder.inputs, *[v for v, _ in builder.captures.values()]]:
             if v not in functionalizer.aliases:
                 functionalizer.new_storage(v, Tracer(v, self.copy), strides_of(builder, v))
-        token = current_builder.set(self.copy)
-        try:
+        with ContextValue(current_builder, self.copy):
             new_equations = builder.equations[self.emitted_count :]
             self.emitted_count += len(new_equations)
             functionalizer.emit_all(new_equations)
             return self.copy, functionalizer.read(atom).atom
-        finally:
-            current_builder.reset(token)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from contextvars import ContextVar
 from typing import NamedTuple
 
 from functx.core.backend import backend
+from functx.core.context import ContextValue
 from functx.core.errors import ArgumentError, UnboundAxisError, type_name
 
 RANDOMNESS_MODES = {
@@ -66,14 +66,9 @@ def tracked_mesh_axes() -> tuple[tuple[Hashable, int], ...]:
     return (*tracked, *of_jax)
 
 
-@contextmanager
-def bind_named_axes(axes: Sequence[Axis]) -> Iterator[None]:
+def bind_named_axes(axes: Sequence[Axis]) -> ContextValue:
     """A context in which `axes` are the only named axes."""
-    token = _axis_env.set(tuple(axes))
-    try:
-        yield
-    finally:
-        _axis_env.reset(token)
+    return ContextValue(_axis_env, tuple(axes))
 
 
 def batched_axis() -> Axis | None:
@@ -87,14 +82,9 @@ def batched_axis_names() -> AxisNames:
     return AxisNames() if axis is None else AxisNames(axis.name, axis.mesh_axes, axis.randomness)
 
 
-@contextmanager
-def set_batched_axis(axis: Axis | None) -> Iterator[None]:
+def set_batched_axis(axis: Axis | None) -> ContextValue:
     """A context in which batching rules map over `axis`."""
-    token = _batched_axis.set(axis)
-    try:
-        yield
-    finally:
-        _batched_axis.reset(token)
+    return ContextValue(_batched_axis, axis)
 
 
 def canonical_axis_names(axis_name: Hashable | Sequence[Hashable]) -> tuple[Hashable, ...]:

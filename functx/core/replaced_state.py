@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 from weakref import ref
+
+from functx.core.context import ContextValue
 
 Place: TypeAlias = tuple[int, str]
 """The serial number of a module, and the name of one of its parameters or buffers."""
@@ -84,14 +85,9 @@ replaced_state = _replaced_state.get
 """`replaced_state()`: the innermost state or watch of this context; None if there is none."""
 
 
-@contextmanager
-def state_of_call(state: ReplacedState | StateWatch | None) -> Iterator[None]:
+def state_of_call(state: ReplacedState | StateWatch | None) -> ContextValue:
     """A context with the replaced state of an earlier call, for what is computed again or later."""
-    token = _replaced_state.set(state)
-    try:
-        yield
-    finally:
-        _replaced_state.reset(token)
+    return ContextValue(_replaced_state, state)
 
 
 def state_with(serial: int, name: str) -> ReplacedState | None:

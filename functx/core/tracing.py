@@ -12,6 +12,7 @@ import jax.core
 
 from functx.core.backend import InnerJaxTrace, backend
 from functx.core.caches import garbage_collection
+from functx.core.context import ContextValue
 from functx.core.errors import FunctxError
 from functx.core.generator_state import (
     GeneratorState,
@@ -622,9 +623,5 @@ def run_and_finish(
 @contextmanager
 def eval_context() -> Iterator[None]:
     """A context in which operations are evaluated, also inside a trace of functx or JAX."""
-    token = current_builder.set(None)
-    try:
-        with backend.outer_jax_trace():
-            yield
-    finally:
-        current_builder.reset(token)
+    with ContextValue(current_builder, None), backend.outer_jax_trace():
+        yield

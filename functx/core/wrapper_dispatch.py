@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functx.core.context import ContextValue
 from functx.core.effects import Effect
 from functx.core.errors import (
     ArgumentError,
@@ -114,15 +115,12 @@ def dispatch(primitive: Primitive, args: Sequence[Any]) -> Any:
             f"inner arrays; got {', '.join(map(type_name, operands))} again",
             fix="Return NotImplemented for an operation that the handler does not compute.",
         )
-    token = _running_calls.set(running | {call})
-    try:
+    with ContextValue(_running_calls, running | {call}):
         for kind in types:
             handler: Any = next(x for x in operands if type(x) is kind)
             out = handler.__functx_dispatch__(op, types, operands, params)
             if out is not NotImplemented:
                 return check_result(primitive, kind, out, outs)
-    finally:
-        _running_calls.reset(token)
     if primitive.decompose is not None:
         with words_layout(primitive):
             return primitive.decompose(*operands)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from functx.core.context import ContextValue
 from functx.core.errors import ImplicitDrawError
 from functx.core.generator_state import GeneratorState, StateInputs, state_inputs
 from functx.core.tracer import Tracer, current_builder
@@ -71,11 +72,8 @@ class StateThreading:
         outer = state_inputs.get()
         own = dict(zip(self.states, copies, strict=True))
         inputs = StateInputs(own) if outer is None else StateInputs({**outer.forward, **own})
-        token = state_inputs.set(inputs)
-        try:
+        with ContextValue(state_inputs, inputs):
             out = fun(*args)
-        finally:
-            state_inputs.reset(token)
         return out, tuple([Copy()(x) for x in copies])
 
     def function(self, fun: Function) -> Function:

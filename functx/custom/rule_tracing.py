@@ -19,6 +19,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.caches import IdentityKey
 from functx.core.config import contextual_key
+from functx.core.context import ContextValue
 from functx.core.errors import RuleError, type_name
 from functx.core.functionalization import Functionalize, build_functionalized
 from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
@@ -236,14 +237,9 @@ _tables: WeakValueDictionary[str, RuleTable] = WeakValueDictionary()
 _current_table: ContextVar[RuleTable | None] = ContextVar("rule_table", default=None)
 
 
-@contextmanager
-def use_rule_table(table: RuleTable) -> Iterator[None]:
+def use_rule_table(table: RuleTable) -> ContextValue:
     """Makes `table` that of saved rules whose texts name none, as in the texts of its file."""
-    token = _current_table.set(table)
-    try:
-        yield
-    finally:
-        _current_table.reset(token)
+    return ContextValue(_current_table, table)
 
 
 class SavedRules(Record):

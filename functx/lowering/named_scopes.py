@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from functx.core.context import ContextValue
 from functx.core.errors import ArgumentError, type_name
 from functx.core.source_info import named_scopes
 from functx.transforms.argument_names import check_callable, function_name
@@ -34,12 +35,8 @@ def named_scope(name: str) -> Iterator[None]:
     if not isinstance(name, str):
         raise ArgumentError(f"named_scope: the name must be a string; got {type_name(name)}")
     outer = named_scopes.get()
-    token = named_scopes.set(f"{outer}/{name}" if outer else name)
-    try:
-        with jax.named_scope(name):
-            yield
-    finally:
-        named_scopes.reset(token)
+    with ContextValue(named_scopes, f"{outer}/{name}" if outer else name), jax.named_scope(name):
+        yield
 
 
 def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from functx.core.concretization import (
     explored_outcome,
     explores,
 )
+from functx.core.context import ContextValue
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -318,11 +319,8 @@ def _output_values(builder: Builder, eqn: Equation) -> list[TracerValue]:
         primitive = Call(program)
     else:
         args = [operands[a].value for a in eqn.inputs]
-    token = current_builder.set(None)
-    try:
+    with ContextValue(current_builder, None):
         outs = backend.evaluate_eagerly(primitive, args)
-    finally:
-        current_builder.reset(token)
     if not primitive.multiple_results:
         outs = [outs]
     return [TracerValue(np.asarray(out), batches) for out in outs]

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from functx import ops
+from functx.core.context import ContextValue
 from functx.core.errors import (
     CapturedWriteError,
     ImmutableArrayError,
@@ -69,11 +70,8 @@ def write_wrapper(x: ArrayWrapper, value: ArrayOrList, operation: str) -> None:
     builder = current_builder.get()
     if builder is None:
         targets: list[Any] = []
-        token = eager_writes.set(targets)
-        try:
+        with ContextValue(eager_writes, targets):
             Write()(x, value)
-        finally:
-            eager_writes.reset(token)
         inner = inner_arrays(x)
         if not targets or any([_overlap(t, a) for t in targets for a in inner]):
             return

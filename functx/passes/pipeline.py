@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 from functx.core.config import config
+from functx.core.context import ContextValue
 from functx.core.functionalization import Functionalize
 from functx.core.program import Program
 from functx.core.rewriting import cached_rewrite
@@ -180,17 +180,12 @@ selected_passes: ContextVar[PassSelection] = ContextVar("passes", default=PassSe
 """The passes that programs lowered in this context go through."""
 
 
-@contextmanager
-def select_passes(*names: str, always: bool = False) -> Iterator[None]:
+def select_passes(*names: str, always: bool = False) -> ContextValue:
     """Lower programs inside the block by the passes of these names alone.
 
     With `always`, a pass also applies where `functx.config` forbids it or the program is small.
     """
-    token = selected_passes.set(PassSelection(frozenset(names), always))
-    try:
-        yield
-    finally:
-        selected_passes.reset(token)
+    return ContextValue(selected_passes, PassSelection(frozenset(names), always))
 
 
 def lowering_target(platforms: Sequence[str], num_devices: int | None, outline: str) -> Target:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.backend import Programs, Split, backend
 from functx.core.config import MemoryBudget, format_bytes, memory_plan, trace_options
+from functx.core.context import ContextValue
 from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import apply_program, replace_program_fields
@@ -48,14 +48,9 @@ class MemoryPlan(Record):
 MIN_CUT_PLAN = MemoryPlan(MinCutConfig(materialized=False, far_apart=False))
 
 
-@contextmanager
-def use_memory_plan(plan: object) -> Iterator[None]:
+def use_memory_plan(plan: object) -> ContextValue:
     """Derivatives inside the `with` block follow `plan`."""
-    token = trace_options.set(trace_options.get()._replace(memory=plan))
-    try:
-        yield
-    finally:
-        trace_options.reset(token)
+    return ContextValue(trace_options, trace_options.get()._replace(memory=plan))
 
 
 class MinCutSplitResult(NamedTuple):

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from functx.core.config import check_choice, format_bytes
+from functx.core.context import ContextValue
 from functx.core.errors import ArgumentError
 from functx.core.program import Atom, Program, Var, subprograms
 from functx.core.source_info import Source, scope_of
@@ -237,11 +238,8 @@ class Measured(NamedTuple):
 def profile_by_xla(program: Program, args: Sequence[Any], runs: int) -> Measured:
     """The program compiled as a whole, and the time of each line by XLA's profiler."""
     scopes = LineScopes()
-    token = location_name.set(scopes.name)
-    try:
+    with ContextValue(location_name, scopes.name):
         compiled = jit_program(program, keep_unused=True).lower(*args).compile()
-    finally:
-        location_name.reset(token)
     seconds = least_time(compiled, list(args), runs)
     module = HloModule(compiled.as_text() or "")
     times = profile_instructions(lambda: compiled(*args), module, runs)

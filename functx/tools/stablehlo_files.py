@@ -7,6 +7,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from functx.core.context import ContextValue
 from functx.core.source_info import Source, scope_of
 from functx.core.typing import Function, PyTree
 from functx.lowering.functx_call import jit_program
@@ -40,11 +41,8 @@ def save_stablehlo(fun: Function) -> Callable[..., None]:
     def wrapper(path: str | PathLike[str], /, *args: PyTree, **kwargs: PyTree) -> None:
         check_ending("save_stablehlo", path, (".mlir", ".mlirbc"))
         program = make_ir(functionalize(fun))(*args, **kwargs)
-        token = location_name.set(group_of)
-        try:
+        with ContextValue(location_name, group_of):
             lowered = jit_program(program, keep_unused=True).lower(*program.in_avals)
-        finally:
-            location_name.reset(token)
         module: Any = lowered.compiler_ir("stablehlo")
         text = module.operation.get_asm(enable_debug_info=True)
         if fspath(path).endswith(".mlir"):

@@ -12,6 +12,7 @@ from functx.core import tree
 from functx.core.backend import backend
 from functx.core.caches import clear_on_rule_change
 from functx.core.config import contextual_key
+from functx.core.context import ContextValue
 from functx.core.decompositions import (
     Decomposition,
     PrimitiveClass,
@@ -131,12 +132,9 @@ def decomposed_program(
             f"{primitive!r} on {_avals_text(avals)}, decomposed at {entry.location}",
             fix="Write it with other primitives, or with the same on smaller operands.",
         )
-    token = _decomposition_stack.set((*around, here))
-    try:
+    with ContextValue(_decomposition_stack, (*around, here)):
         program = trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
         return cached_rewrite(rewrite, program)
-    finally:
-        _decomposition_stack.reset(token)
 
 
 class ApplyUserDecompositions(Decompose):
@@ -222,8 +220,7 @@ def _trace_checked(
         return check_decomposition_results(entry, primitive, outs, stated)
 
     body.__name__ = primitive.name
-    token = current_builder.set(None)
-    try:
+    with ContextValue(current_builder, None):
         traced = trace_function(body, tree.structure((tuple(avals), {})), avals, "decompose")
         program = traced.program
         if traced.written or program.effects - primitive.effects:
@@ -240,8 +237,6 @@ def _trace_checked(
                     entry, primitive, "uses an array that JAX is tracing", fix
                 )
             program = close_over(program, traced.captured)
-    finally:
-        current_builder.reset(token)
     return program
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.context import ContextValue
 from functx.core.errors import RuleError
 from functx.core.masks import inexact_mask, run_rule, scatter_where, select_where
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
@@ -306,11 +307,8 @@ def linearize_jvp_rule(
     tangents = [
         builder.add_input(aval_of(x)) if on else None for x, on in zip(args, active, strict=True)
     ]
-    token = current_builder.set(builder)
-    try:
+    with ContextValue(current_builder, builder):
         result = primitive.jvp(args, tangents)
-    finally:
-        current_builder.reset(token)
     if primitive.is_user_defined:
         user_rule_runs.record()
         check_jvp_result(primitive, primitive.infer_out_avals(tuple(map(aval_of, args))), result)

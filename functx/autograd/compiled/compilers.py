@@ -21,6 +21,7 @@ from functx.autograd.nodes import GradientEdge
 from functx.autograd.recording import Recording, current_recording
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
+from functx.core.context import ContextValue
 from functx.core.errors import WalkCompilerError, type_name
 from functx.core.tracer import current_builder
 from functx.core.types import x64_enabled
@@ -137,14 +138,11 @@ class WalkCompiler:
         if graph is None:
             walk.visit_from(roots)
             return
-        token = in_region.set(True)
-        try:
+        with ContextValue(in_region, True):
             compiled, is_new = self.find(walk, graph, roots)
             if compiled is None or not self.run(compiled, is_new, walk, graph):
                 del graph  # It holds all that the nodes saved.
                 walk.visit_from(roots)
-        finally:
-            in_region.reset(token)
 
     def run(self, compiled: CompiledWalk, is_new: bool, walk: Walk, graph: WalkGraph) -> bool:
         """Runs a captured walk; False if it is to run node by node."""

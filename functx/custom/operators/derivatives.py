@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from functx import ops
 from functx.core.concretization import is_being_differentiated
+from functx.core.context import ContextValue
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError, RegistrationError
 from functx.core.masks import inexact_mask, linear_mask, scatter_where, select_where
 from functx.core.primitive import Primitive
@@ -346,11 +347,8 @@ class DifferentiableCall(OperatorPrimitive, abstract=True):
                 "backward rule too, to be transposed in reverse mode; got none",
                 fix="Register one: register_autograd(backward, setup_context=...).",
             )
-        token = _calls_being_transposed.set((*outer_calls, self))
-        try:
+        with ContextValue(_calls_being_transposed, (*outer_calls, self)):
             in_cts = self.vjp_at_zero(cts, values, linear)
-        finally:
-            _calls_being_transposed.reset(token)
         return [ct if on else None for ct, on in zip(in_cts, linear, strict=True)]
 
     def vjp_at_zero(self, cts: Cotangents, args: Values, linear: Flags) -> Sequence[Cotangent]:

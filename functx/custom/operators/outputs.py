@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from functx.core import tree
+from functx.core.context import ContextValue
 from functx.core.errors import (
     DynamicShapeError,
     MissingKernelError,
@@ -208,12 +209,8 @@ def infer_output_types(call: OperatorPrimitive, avals: Avals) -> OutputTypes:
             "jax.eval_shape(function, ...).",
         )
     args, kwargs = call.call_arguments([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
-    token = _current_context.set(AbstractContext(operator.qualname, rule))
-    try:
-        with eval_context():
-            out = rule(*args, **kwargs)
-    finally:
-        _current_context.reset(token)
+    with ContextValue(_current_context, AbstractContext(operator.qualname, rule)), eval_context():
+        out = rule(*args, **kwargs)
     padded: list[tuple[int, ...]] = []
 
     def convert(result: Return, x: Value, label: str) -> ShapedArray | None:
