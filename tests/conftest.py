@@ -54,6 +54,20 @@ def seeded_draws():
     np.random.seed(0)
 
 
+@pytest.fixture(autouse=True)
+def collections_of_new_objects(request):
+    """Where a file of tests uses the garbage collector, that looks at the objects of the test alone.
+
+    A collection among all that was imported and compiled takes about a second.
+    """
+    uses_collector = hasattr(getattr(request.node, "module", None), "gc")
+    if uses_collector:
+        gc.freeze()
+    yield
+    if uses_collector:
+        gc.unfreeze()
+
+
 def resident_bytes():
     """The memory that the process holds; 0 where the system does not tell."""
     try:

@@ -20,7 +20,8 @@ from functx.core.errors import (
     ShapeError,
     TangentCountError,
 )
-from tests.mutation.agreement import TracedFlow, by_reference, with_numpy
+from tests.by_reference import by_reference
+from tests.mutation.agreement import TracedFlow, with_numpy
 from tests.mutation.programs import generate
 
 X = onp.linspace(0.5, 2.0, 4, dtype=onp.float32)

@@ -8,7 +8,7 @@ import functx.numpy as np
 from functx import aot
 from functx.autograd import Variable, no_grad
 from functx.core.errors import AutogradError
-from tests.mutation.agreement import by_reference
+from tests.by_reference import by_reference
 
 X = onp.linspace(0.3, 1.7, 6, dtype="float32").reshape(2, 3)
 Y = onp.linspace(-1.0, 1.0, 6, dtype="float32").reshape(2, 3)

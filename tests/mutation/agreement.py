@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import functx
 import functx.numpy
-from functx.core.backend import backend
-from functx.core.rewriting import cached_rewrite
-from functx.testing import reference
 from tests.mutation.programs import Flow, Program
 
 
@@ -31,22 +27,6 @@ class TracedFlow:
     @staticmethod
     def either(holds: Any, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         functx.lax.cond(holds, then, otherwise)
-
-
-@contextmanager
-def by_reference() -> Iterator[None]:
-    """Run programs by the NumPy interpreter instead of compiling them."""
-    before = backend.run
-
-    def run(rewrite: Any, program: Any, args: Sequence[Any]) -> list[Any]:
-        outs = reference.interpret_in_numpy(cached_rewrite(rewrite, program), *args)
-        return [np.array(x) for x in outs]
-
-    backend.run = run
-    try:
-        yield
-    finally:
-        backend.run = before
 
 
 class Outcome:

@@ -15,7 +15,7 @@ from functx.core.errors import (
     ShapeError,
     ValueRangeError,
 )
-from tests.mutation.agreement import by_reference
+from tests.by_reference import by_reference
 
 X = numpy.arange(12.0).reshape(3, 4) + 1
 FORTRAN = numpy.asfortranarray(X)

@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 import functx
-from tests.mutation.agreement import by_reference, check_grad, check_jit, check_values, check_vmap
+from tests.by_reference import by_reference
+from tests.mutation.agreement import check_grad, check_jit, check_values, check_vmap
 from tests.mutation.programs import generate, shrunk
 
 MODES = {

@@ -16,7 +16,7 @@ from functx.core.errors import (
     FunctionalizeError,
     ImmutableArrayError,
 )
-from tests.mutation.agreement import by_reference
+from tests.by_reference import by_reference
 
 
 def ramp(*shape):

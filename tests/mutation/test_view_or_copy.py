@@ -16,7 +16,7 @@ import functx
 import functx.numpy
 from functx import grad, jit, lax, nn, tree, vmap
 from functx.core.errors import FunctxError, ImmutableArrayError
-from tests.mutation.agreement import by_reference
+from tests.by_reference import by_reference
 
 MATRIX = np.arange(12.0).reshape(3, 4) + 1.3
 SOURCES = {

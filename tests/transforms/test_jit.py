@@ -1,5 +1,6 @@
 """`jit`: compiling, static arguments, captured arrays, donation, lowering."""
 
+import gc
 from functools import partial
 
 import jax
@@ -304,8 +305,6 @@ def test_operators_between_concrete_and_traced_arrays_are_traced():
 
 
 def test_the_traces_of_a_function_that_is_gone_are_gone_with_it():
-    import gc
-
     from functx.core.caches import Cache
 
     gc.collect()
