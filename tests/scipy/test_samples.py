@@ -24,6 +24,11 @@ def close(found, expected, tolerance=2e-5):
         np.testing.assert_allclose(x, y, tolerance, tolerance)
 
 
+def compiled(evaluate):
+    """The results of both libraries, each compiled as one program."""
+    return [jit(evaluate, static_argnums=0)(x) for jit, x in ((fx.jit, ours), (jax.jit, theirs))]
+
+
 def test_normal_densities_of_vectors_are_those_of_jax():
     def evaluate(stats):
         log_density = stats.multivariate_normal.logpdf
@@ -38,7 +43,7 @@ def test_normal_densities_of_vectors_are_those_of_jax():
             log_density(X[:0], MEAN, COVARIANCE),
         ]
 
-    close(fx.jit(evaluate, static_argnums=0)(ours), evaluate(theirs))
+    close(*compiled(evaluate))
     args = [x.astype(float) for x in (X[:2], MEAN, COVARIANCE)]
     check_grads(lambda x, m, c: ours.multivariate_normal.logpdf(x, m, (c + c.T) / 2), args, order=1)
     with pytest.raises(fx.errors.ShapeError, match=r"cov must have the shape \(..., 4, 4\)"):
@@ -86,7 +91,7 @@ def test_kernel_density_estimates_are_those_of_jax(options):
             kde,
         ]
 
-    close(fx.jit(evaluate, static_argnums=0)(ours), evaluate(theirs), 1e-4)
+    close(*compiled(evaluate), 1e-4)
 
 
 def test_an_estimate_is_differentiable_and_gives_samples():
@@ -132,7 +137,7 @@ def test_modes_ranks_and_standard_errors_are_those_of_jax():
             for x, axis in zip(SAMPLES, (0, None, -1), strict=True)
         ]
 
-    close(fx.jit(evaluate, static_argnums=0)(ours), evaluate(theirs))
+    close(*compiled(evaluate))
     for x in (np.float32(3), np.zeros((0, 3), "float32")):
         close(tuple(ours.mode(x)), tuple(theirs.mode(x)))
 
