@@ -143,7 +143,7 @@ class Equation:
 
     def with_substitutes(self, substitutes: Mapping[Atom, Atom]) -> Equation:
         """This equation with the operands replaced that are keys of `substitutes`; itself if none is."""
-        if substitutes.keys().isdisjoint(self.inputs):
+        if not substitutes or substitutes.keys().isdisjoint(self.inputs):
             return self
         return self.replace(inputs=[substitutes.get(a, a) for a in self.inputs])
 
