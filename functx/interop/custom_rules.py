@@ -42,8 +42,8 @@ from functx.interop.jaxpr_functions import JaxprFunction
 from functx.interop.jaxprs import FunctionKeys, JaxprEqn, jaxpr_key, package_of
 from functx.interop.translation import (
     DIFFERENTIABLE_FORMS,
+    LinearizedJaxpr,
     Translated,
-    fix_unmarked,
     register_translation,
     translate_function,
     translate_jaxpr,
@@ -320,28 +320,18 @@ class JaxVJPRule(JaxDerivativeRule):
         count, varying = len(function.out_avals), self.varying(activity)
         moving = select_where(function.in_avals, varying)
         structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
-        structure: TreeDef = None
-
-        def values(*args: Value) -> list[Value]:
-            nonlocal structure
-            outs, push = jax.linearize(
-                fix_unmarked(function, args, varying), *select_where(args, varying)
-            )
-            residuals, structure = jax.tree_util.tree_flatten(push)
-            return [*outs, *residuals]
-
-        first = translate_function(values, function.in_avals, f"{self.primal_name}_fwd")
+        linearized = LinearizedJaxpr(function, varying)
+        name = f"{self.primal_name}_fwd"
+        first = translate_function(linearized.values, function.in_avals, name)
         residuals = first.program.out_avals[count:]
         outputs = function.differentiable_outputs(function.out_avals)
 
         def cotangents(*xs: Value) -> list[Value]:
-            push = jax.tree_util.tree_unflatten(structure, xs[len(outputs) :])
+            residuals = xs[len(outputs) :]
 
             # JAX takes the cotangents of the outputs left out as zero.
             def reached(*tangents: Value) -> list[Value]:
-                return select_where(
-                    function.differentiable_outputs(push(*tangents)), activity.has_cotangent
-                )
+                return select_where(linearized.push(residuals, tangents), activity.has_cotangent)
 
             pull = jax.linear_transpose(reached, *structs)
             return list(pull(select_where(xs[: len(outputs)], activity.has_cotangent)))

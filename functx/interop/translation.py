@@ -345,6 +345,26 @@ def nonzero_tangent_mask(function: JaxprFunction, jaxpr: JaxprLike, start: int) 
     return tuple([on and next(rest) for on in inexact])
 
 
+class LinearizedJaxpr:
+    """The linearization of a function in its `varying` arguments by JAX, as two functions of arrays."""
+
+    def __init__(self, function: JaxprFunction, varying: tuple[bool, ...]):
+        self.function, self.varying = function, varying
+        self.structure: TreeDef = None
+
+    def values(self, *args: Value) -> list[Value]:
+        """The outputs, then the residuals, whose structure is kept."""
+        fun = fix_unmarked(self.function, args, self.varying)
+        outs, push = jax.linearize(fun, *select_where(args, self.varying))
+        residuals, self.structure = jax.tree_util.tree_flatten(push)
+        return [*outs, *residuals]
+
+    def push(self, residuals: Values, tangents: Values) -> list[Value]:
+        """The tangents of the inexact outputs."""
+        push = jax.tree_util.tree_unflatten(self.structure, residuals)
+        return self.function.differentiable_outputs(push(*tangents))
+
+
 @lru_cache(maxsize=1024)
 def translated_linearization(
     function: JaxprFunction, varying: tuple[bool, ...]
@@ -354,23 +374,14 @@ def translated_linearization(
     The second takes the residuals, then the tangents of the `varying` arguments, and returns the
     tangents of the inexact outputs. The third result is `nonzero_tangent_mask`.
     """
-    structure: TreeDef = None
+    linearized = LinearizedJaxpr(function, varying)
     moving_avals = select_where(function.in_avals, varying)
-
-    def values(*args: Value) -> list[Value]:
-        nonlocal structure
-        outs, push = jax.linearize(
-            fix_unmarked(function, args, varying), *select_where(args, varying)
-        )
-        residuals, structure = jax.tree_util.tree_flatten(push)
-        return [*outs, *residuals]
 
     def tangents(*args: Value) -> list[Value]:
         count = len(args) - len(moving_avals)
-        push = jax.tree_util.tree_unflatten(structure, args[:count])
-        return function.differentiable_outputs(push(*args[count:]))
+        return linearized.push(args[:count], args[count:])
 
-    first = translate_function(values, function.in_avals, repr(function))
+    first = translate_function(linearized.values, function.in_avals, repr(function))
     residuals = first.program.out_avals[len(function.out_avals) :]
     avals = [*residuals, *moving_avals]
     closed = jaxpr_of(tangents, avals)

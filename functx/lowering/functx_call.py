@@ -15,7 +15,7 @@ from functx.core.caches import garbage_collection
 from functx.core.config import outline_mode
 from functx.core.effects import is_ordered
 from functx.core.errors import ArgumentError, LinearityError, NonFiniteError
-from functx.core.masks import indices_where, select_where
+from functx.core.masks import indices_where, inexact_mask, select_where
 from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
@@ -215,7 +215,7 @@ class LinearizeForJax(Rewrite[JaxLinearization]):
         values, tangents = cached_rewrite(Linearize(self.varying), program)
         own = sum(self.varying)
         reached = dependents_of(tangents.inputs[:own], tangents.equations)
-        inexact = [i for i, aval in enumerate(program.out_avals) if is_inexact(aval.dtype)]
+        inexact = indices_where(inexact_mask(program.out_avals))
         places = [k for k, atom in enumerate(tangents.outputs) if atom in reached]
         linear, kept = dce_program(tangents, tuple(places))
 

@@ -12,6 +12,7 @@ from ml_dtypes import iinfo
 
 from functx import ops
 from functx.core.errors import ValueRangeError
+from functx.core.masks import select_where
 from functx.core.tracer import aval_of
 from functx.core.types import (
     DType,
@@ -190,7 +191,7 @@ def _unique_of_empty(
         shapes.full((count,), literal(aval.shape[0] if size is None else 0, integer)),
     ]
     results = [shapes.moveaxis(shapes.full((count, *aval.shape[1:]), fill), 0, along)]
-    results += [x for x, is_requested in zip(optional, requested, strict=True) if is_requested]
+    results += select_where(optional, requested)
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from math import prod
 from typing import Any
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.masks import mask_of
+from functx.core.masks import mask_of, select_where
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray
@@ -343,8 +343,8 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
         every = [aval.update(weak_type=False) for aval in (x, mean, variance)] + [last, last]
         return self.select_outputs(every)
 
-    def select_outputs(self, values: Iterable[object]) -> list[Any]:
-        return [x for x, on in zip(values, self.output_mask, strict=True) if on]
+    def select_outputs(self, values: Sequence[Any]) -> list[Any]:
+        return select_where(values, self.output_mask)
 
     def decompose(
         self, ct: Value, x: Value, mean: Value, variance: Value, *weight: Value

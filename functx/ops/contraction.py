@@ -48,6 +48,7 @@ from functx.ops.operands import (
     Simplified,
     as_int,
     canonical_axis_sequence,
+    cast_like,
     check_axes,
     shift_dims,
     tuple_delete,
@@ -157,7 +158,7 @@ class DotGeneral(Primitive):
         # y's contracted ones, in either order; the better one needs no permutation.
         x_free = tuple_delete(range(x.ndim), xc + xb)
         from_y = tuple([xc[i] for i in _argsort(yc)])
-        y = self._cast_to_cotangent(y, ct)
+        y = cast_like(y, ct)
         ct_b = position[: len(xb)]
         straight = (*xb, *x_free, *from_y)
         if straight != tuple(range(x.ndim)) == (*xb, *from_y, *x_free):
@@ -170,9 +171,6 @@ class DotGeneral(Primitive):
     ) -> DotGeneral:
         wide = self.preferred_element_type is not None
         return DotGeneral(contract, batched, self.precision, x.dtype if wide else None)
-
-    def _cast_to_cotangent(self, y: Value, ct: Value) -> Value:
-        return y if y.dtype == ct.dtype else ops.convert_element_type(y, ct.dtype)
 
     def batch(self, args: Values, dims: Sequence[Any]) -> tuple[Value, Dim]:
         (x, y), (dx, dy) = args, dims

@@ -22,7 +22,7 @@ from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex
 from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Tangent, Value, Values
 from functx.ops.contraction import PrecisionLike
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import Dims, as_bool, as_int, as_ints, canonical_shape
+from functx.ops.operands import Dims, as_bool, as_int, as_ints, canonical_shape, cast_like
 from functx.ops.windows import Pairs, Window
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Convolution(Primitive):
         if 0 in ct.shape:
             return ops.zeros_like(x)
         groups = channels * batch
-        k = cast_to_cotangent(k, ct)
+        k = cast_like(k, ct)
         if groups > 1:
             # Output channels become input channels, within each group.
             k = move_group_dim(k, layouts.kernel[0], layouts.kernel[1], groups)
@@ -239,7 +239,7 @@ class Convolution(Primitive):
             swap_leading_roles(layouts.kernel),
         )
         return self.with_layouts(window_of_x, swapped, GroupCounts(*self.groups[::-1]), k)(
-            cast_to_cotangent(x, ct), ct
+            cast_like(x, ct), ct
         )
 
     def with_layouts(
@@ -330,10 +330,6 @@ def permuted_shape(x: Value | ShapedArray, layout: DimSpec) -> Dims:
 def swap_leading_roles(layout: DimSpec) -> DimSpec:
     """`layout` with its first two roles exchanged."""
     return (layout[1], layout[0], *layout[2:])
-
-
-def cast_to_cotangent(x: Value, ct: Value) -> Value:
-    return x if x.dtype == ct.dtype else ops.convert_element_type(x, ct.dtype)
 
 
 def split_dim_out_of(x: Value, dim: int, count: int, inner: int) -> tuple[Value, int]:

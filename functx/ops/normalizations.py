@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from functx import ops
 from functx.core.errors import AxisError, ShapeError
-from functx.core.masks import mask_of
+from functx.core.masks import indices_where, mask_of, select_where
 from functx.core.primitive import Primitive, rule
 from functx.core.samples import f32, sample
 from functx.core.types import DType, Shape, ShapedArray
@@ -254,8 +254,8 @@ class BackwardNormalization(Normalization, abstract=True):
         affine = ShapedArray(layout.affine, dtype)
         return self.select_outputs((x.update(weak_type=False), affine, affine))
 
-    def select_outputs(self, values: Iterable[Any]) -> list[Any]:
-        return [x for x, is_needed in zip(values, self.output_mask, strict=True) if is_needed]
+    def select_outputs(self, values: Sequence[Any]) -> list[Any]:
+        return select_where(values, self.output_mask)
 
     def decompose(self, ct: Value, x: Value, *rest: Value) -> Values:
         layout, dtype = self.layout_of(x), working_dtype(ct, x, *rest)
@@ -300,10 +300,10 @@ class BackwardNormalization(Normalization, abstract=True):
         if all(used):
             return None
         places = self.select_outputs(range(3))
-        remaining = [p for p, is_needed in zip(places, used, strict=True) if is_needed]
+        remaining = select_where(places, used)
         smaller = self.replace(output_mask=tuple([p in remaining for p in range(3)]))
         operands = range(2 + (self.eps is None) + self.weighted)
-        return smaller, operands, [i for i, is_needed in enumerate(used) if is_needed]
+        return smaller, operands, indices_where(used)
 
 
 class LastDimsNormalization(Normalization, abstract=True):

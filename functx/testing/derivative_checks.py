@@ -12,6 +12,7 @@ from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.errors import FunctxError, ProgramError, RuleError
+from functx.core.masks import indices_where, inexact_mask
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.tracer import current_builder
@@ -73,8 +74,8 @@ class DerivativePrograms(NamedTuple):
 def derivative_programs(program: Program, args: Sequence[ArrayLike]) -> DerivativePrograms | None:
     """The derivative programs of a pure program, with random directions; None without inexact values."""
     avals, n = program.in_avals, len(program.inputs)
-    varying = [i for i, a in enumerate(avals) if is_inexact(a.dtype)]
-    inexact_outs = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
+    varying = indices_where(inexact_mask(avals))
+    inexact_outs = indices_where(inexact_mask(program.out_avals))
     if not varying or not inexact_outs:
         return None
     tangent_avals = [avals[i] for i in varying]
@@ -211,7 +212,7 @@ def find_difference_mismatch(
     out_tangents: Sequence[Array],
 ) -> str | None:
     """The difference between J t and the change of the values along t, where that is smooth, or None."""
-    inexact_outs = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
+    inexact_outs = indices_where(inexact_mask(program.out_avals))
     plain = NumpyInterpreter()
     values = plain.run(program, [np.array(x) for x in wide_args])
 

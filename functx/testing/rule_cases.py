@@ -12,6 +12,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
+from functx.core.masks import indices_where, inexact_mask
 from functx.core.named_axes import AxisNames
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
@@ -120,9 +121,9 @@ class RuleCase:
         self.rewrites: dict[tuple[Any, Program], Any] = {}
         self.program = self.trace_primitive(self.avals)
         self.out_avals = self.program.out_avals
-        self.inexact_mask = tuple([is_inexact(a.dtype) for a in self.avals])
-        self.inexact = [i for i, inexact in enumerate(self.inexact_mask) if inexact]
-        self.inexact_outs = [i for i, a in enumerate(self.out_avals) if is_inexact(a.dtype)]
+        self.inexact_mask = tuple(inexact_mask(self.avals))
+        self.inexact = indices_where(self.inexact_mask)
+        self.inexact_outs = indices_where(inexact_mask(self.out_avals))
         dtype_name, tolerance = _least_precise([*self.avals, *self.out_avals])
         factor = sample.tolerance[0] if sample.tolerance else 1.0
         self.difference_step, difference = DIFFERENCE_STEPS[dtype_name]

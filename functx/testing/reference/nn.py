@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
+from functx.core.masks import select_where
 from functx.core.types import Shape
 from functx.core.typing import Function
 from functx.ops import batch_norm, normalizations, soft_target_losses
@@ -319,7 +320,7 @@ def normalization_backward(layout_of: Function) -> Definition:
         sizes = [n for d, n in enumerate(x.shape) if d not in summed]
         sums = [t.sum(summed).reshape(sizes) for t in (ct * out.reshape(x.shape), ct)]
         cotangents = x_cotangent.reshape(x.shape), *sums
-        return [c for c, is_output in zip(cotangents, op.output_mask, strict=True) if is_output]
+        return select_where(cotangents, op.output_mask)
 
     return takes_primitive(backward)
 
@@ -373,4 +374,4 @@ def BatchNormInferenceBackward(
         product_sum * rstd,
         ct_sum,
     )
-    return [c for c, is_output in zip(cotangents, op.output_mask, strict=True) if is_output]
+    return select_where(cotangents, op.output_mask)
