@@ -136,7 +136,10 @@ class CompiledProgram:
         # The types are known: 64-bit values stay so where the switch is off by now.
         wide = self.is_wide and not x64_enabled()
         targets = [] if self.compiler is None else self.targets(values)
-        with jax.enable_x64(True) if wide else nullcontext():
+        if wide:
+            with jax.enable_x64(True):
+                outs = run(values)
+        else:
             outs = run(values)
         values.clear()
         if self.compiler is None:

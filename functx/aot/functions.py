@@ -192,10 +192,11 @@ class AotFunction:
             state = StateArguments.current()
             if state is not None:
                 return self.call_in_state(state, args, kwargs)
-        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        leaves, in_tree = tree.flatten((args, kwargs))
         static: dict[int, Any] = {}
         arrays, kinds = leaves, {*map(type, leaves)}
         if not kinds <= _array_types:
+            leaves, in_tree = tree.keys_to_key_data(leaves, in_tree)
             if any(map(is_jax_tracer, leaves)):
                 return self.in_jax(*args, **kwargs)
             static = {i: x for i, x in enumerate(leaves) if self.is_static(x)}

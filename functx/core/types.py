@@ -101,9 +101,10 @@ draw_settings: Callable[[], tuple[bool, int]] = partial(_draw_settings, jax.conf
 """Returns `threefry_partitionable()` and `random_seed_offset()`."""
 
 
-def jax_settings() -> tuple[bool | int, ...]:
-    """The settings of JAX that the traced program of a function depends on, as a part of its key."""
-    return x64_enabled(), *draw_settings()
+_jax_settings = attrgetter("jax_enable_x64", "jax_threefry_partitionable", "jax_random_seed_offset")
+# Without Python frames, since each call of a jitted function on Variables reads it.
+jax_settings: Callable[[], tuple[bool | int, ...]] = partial(_jax_settings, jax.config)
+"""Returns the settings of JAX that the traced program of a function depends on, as a part of its key."""
 
 
 def checks_ranks() -> bool:
