@@ -177,8 +177,10 @@ class Walk:
             return
         buffer = self.pending.get(node)
         if buffer is None:
-            count = 1 if type(node) is AccumulateGrad else len(node.out_avals)
-            buffer = self.pending[node] = [None] * count
+            if type(node) is AccumulateGrad:
+                self.pending[node] = [gradient]
+                return
+            buffer = self.pending[node] = [None] * len(node.out_avals)
         before = buffer[index]
         if before is None or gradient is None:
             buffer[index] = before or gradient
@@ -255,9 +257,10 @@ class Walk:
 
     def send_results(self, node: Node, results: list[Gradient | None]) -> None:
         """Sends the gradients of the operands of a node on."""
+        send = self.send
         for edge, gradient in zip(node.edges, results, strict=True):
             if edge is not None:
-                self.send(edge, gradient)
+                send(edge, gradient)
 
     def continues(self, node: Node) -> bool:
         """Whether a walk for wanted edges goes through a node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from threading import Lock, get_ident
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -110,14 +111,14 @@ class RunningStep:
     """The step under `jit` that is traced or runs, one at a time, and the gradients that others add to.
 
     `thread` is the thread of the step, and `holds(id(x))` says whether it has the Variable `x`. `adding`
-    holds the `id` of each leaf, and of its gradient, that a walk outside the step adds to now.
+    holds, for each leaf that a walk outside the step adds to now, its `id` and that of its gradient.
     Neither side needs a lock: each announces itself, then looks for the other.
     """
 
     def __init__(self) -> None:
         self.thread: int | None = None
         self.holds: Callable[[int], bool] = bool
-        self.adding: list[int] = []
+        self.adding: list[Sequence[int]] = []
 
     def begin(self, holds: Callable[[int], bool]) -> None:
         """Begins a step of this thread, once no other thread adds to its gradients."""
@@ -126,7 +127,7 @@ class RunningStep:
 
     def await_others(self, holds: Callable[[int], bool]) -> None:
         """Waits until no other thread adds to a gradient that the step holds."""
-        while self.adding and any(map(holds, [*self.adding])):
+        while self.adding and any(map(holds, chain.from_iterable([*self.adding]))):
             sleep(_PAUSE)
 
     def end(self) -> None:
@@ -138,7 +139,7 @@ class RunningStep:
 
         Raises CallbackWriteError in a callback, for which the step may wait.
         """
-        self.adding += numbers
+        self.adding.append(numbers)
         if self.thread is None:
             return True
         in_callback = is_in_callback()
@@ -150,13 +151,12 @@ class RunningStep:
             if in_callback:
                 raise callback_write_error("got a walk that adds to a gradient of the step")
             sleep(_PAUSE)
-            self.adding += numbers
+            self.adding.append(numbers)
         return True
 
     def end_adding(self, numbers: Sequence[int]) -> None:
         """Ends what `begin_adding` has begun."""
-        for number in numbers:
-            self.adding.remove(number)
+        self.adding.remove(numbers)
 
 
 def callback_write_error(given: str) -> CallbackWriteError:
