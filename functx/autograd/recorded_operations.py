@@ -114,7 +114,7 @@ def operation_of_primitive(primitive: Primitive, avals: tuple[ShapedArray, ...])
 def program_of_operation(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
     """The program of one operation on operands of these types."""
     inputs = [Var(aval) for aval in avals]
-    found = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+    found = primitive.out_avals(avals)
     outputs = [Var(aval) for aval in found]
     equation = Equation(primitive, list(inputs), outputs, None)
     return Program(primitive.name, inputs, [equation], outputs)

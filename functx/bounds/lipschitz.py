@@ -151,7 +151,7 @@ class BoundVariation(Rewrite[Program]):
     ) -> Value | float:
         """The constant of the operand `x`; of a number, as the array that it is broadcast to."""
         avals = tuple([aval_of(y.lower) for y in operands])
-        size = primitive.infer_out_avals(avals)[0].size
+        size = primitive.out_avals(avals)[0].size
         is_number = x.lower.ndim == 0 and self.ord == 2
         return x.constant * float(size) ** 0.5 if is_number and size > 1 else x.constant
 

@@ -113,7 +113,7 @@ def intersect(first: Pair, second: Pair) -> Pair:
 def is_affine(primitive: Primitive, operands: Sequence[tuple[Value, Value, Any]]) -> bool:
     """Whether the outputs are affine functions of all operands that vary, given by bounds first."""
     varying = [i for i, x in enumerate(operands) if x[0] is not x[1]]
-    outs = primitive.infer_out_avals(tuple([aval_of(x[0]) for x in operands]))
+    outs = primitive.out_avals(tuple([aval_of(x[0]) for x in operands]))
     dtypes = [*[operands[i][0].dtype for i in varying], *[a.dtype for a in outs]]
     if not all([is_inexact(dtype) for dtype in dtypes]):
         return False

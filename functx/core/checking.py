@@ -143,7 +143,7 @@ def _equation_problem(eqn: Equation, defined: set[Var]) -> str:
     if operands is not None:
         return f"{primitive.name} must have {operands}; got {len(avals)}"
     try:
-        outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+        outs = primitive.out_avals(avals)
     except Exception as error:
         reason = error.problem if isinstance(error, FunctxError) else repr(error)
         return f"operands must fit; got {reason}"

@@ -396,6 +396,10 @@ class Primitive(metaclass=_PrimitiveType):
 
         return primitive_text(self)
 
+    def out_avals(self, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
+        """The output types for operands of the types `avals`."""
+        return self.out_avals_memo.get(avals) or self.infer_out_avals(avals)
+
     def infer_out_avals(self, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
         """The output types of `abstract_eval` as a tuple, stored in `out_avals_memo`."""
         outs = self.abstract_eval(*avals)

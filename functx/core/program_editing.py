@@ -237,7 +237,7 @@ def new_equation(primitive: Primitive, inputs: Iterable[Any], source: Source | N
             )
         atoms.append(atom)
     avals = tuple([atom.aval for atom in atoms])
-    outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+    outs = primitive.out_avals(avals)
     return Equation(primitive, atoms, [Var(aval) for aval in outs], source)
 
 

@@ -69,7 +69,7 @@ class HouseholderReduction(MatrixFunction, abstract=True):
         column = ops.reduce_sum(ops.select(here, a, zero), (a.ndim - 1,))
         v, tau, beta = reflector(column, first)
         wide = ops.insert_matrix_dim(v, (*v.shape, 1), drop=1)
-        scale = ops.broadcast_in_dim(tau, wide.shape, tuple(range(tau.ndim)))
+        scale = ops.broadcast_leading(tau, wide.shape)
         turned = sub_outer(a, ops.mul(ops.conj_if_complex(scale), wide), wide, from_left=True)
         if self.two_sided:
             turned = sub_outer(turned, wide, ops.mul(ops.conj_if_complex(scale), wide), False)

@@ -104,7 +104,7 @@ class ClassIndexPrimitive(ClassLoss, abstract=True):
         if self.reduction == "none":
             return ct
         ct = ct if self.reduction == "sum" else rows.weighted_mean(ct, 0.0)
-        return ops.broadcast_in_dim(ct, rows.classes.shape, tuple(range(ct.ndim)))
+        return ops.broadcast_leading(ct, rows.classes.shape)
 
 
 class ClassIndexLoss(ClassIndexPrimitive, abstract=True):

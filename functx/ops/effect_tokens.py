@@ -62,7 +62,7 @@ class WithEffects(Primitive):
                     f"{TOKEN!r}; got {got} as operand {i}",
                     fix="Pass numpy.zeros(0, bool), or the token that the effect before it returned.",
                 )
-        outs = self.operation.infer_out_avals(avals[count:])
+        outs = self.operation.out_avals(avals[count:])
         return [*avals[:count], *outs]
 
     def decompose(self, *args: Value) -> Values:

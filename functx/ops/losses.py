@@ -44,7 +44,7 @@ class Loss(Primitive, abstract=True):
 
     def broadcast_over_batch(self, x: Value, shape: tuple[int, ...]) -> Value:
         """`x`, one value for each batch element, broadcast to `shape`; a scalar stays a scalar."""
-        return ops.broadcast_in_dim(x, shape, tuple(range(x.ndim))) if x.ndim else x
+        return ops.broadcast_leading(x, shape) if x.ndim else x
 
     def sum_terms(self, terms: Value) -> Value:
         """The sum of the terms of each batch element."""

@@ -285,5 +285,5 @@ class SelectState(UpdatesInPlace):
 
     def decompose(self, mask: Value, new: Value, old: Value) -> Value:
         if mask.ndim:
-            mask = ops.broadcast_in_dim(mask, old.shape, tuple(range(mask.ndim)))
+            mask = ops.broadcast_leading(mask, old.shape)
         return ops.select(mask, new, old)

@@ -17,7 +17,7 @@ from functx.core.primitive import LinearInput, View, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import Tracer, abstractify, aval_of, current_builder
-from functx.core.types import DType, ShapedArray, canonical_dtype, kind
+from functx.core.types import DType, Shape, ShapedArray, canonical_dtype, kind
 from functx.core.typing import (
     ArrayLike,
     Axes,
@@ -528,6 +528,11 @@ def batch_dim_at(x: Value, dim: int | None, target: int, size: int) -> Value:
         return moveaxis(x, dim, target)
     shape = (*x.shape[:target], size, *x.shape[target:])
     return broadcast_in_dim(x, shape, tuple([d + (d >= target) for d in range(x.ndim)]))
+
+
+def broadcast_leading(x: Value, shape: Shape) -> Value:
+    """`x`, whose dimensions are the first ones of `shape`, repeated along the others."""
+    return broadcast_in_dim(x, shape, tuple(range(x.ndim)))
 
 
 def batch_dims_at(

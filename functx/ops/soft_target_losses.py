@@ -73,7 +73,7 @@ class ClassProbabilityPrimitive(ClassLoss, abstract=True):
         rows = tuple_delete(shape, (self.axis,))
         if self.reduction == "mean":
             ct = ops.div(ct, float(prod(rows[self.batch_ndim :])))
-        ct = ops.broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
+        ct = ops.broadcast_leading(ct, rows)
         return ops.broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
 
 

@@ -408,7 +408,7 @@ class _Reroller:
     def emit(self, primitive: Primitive, operands: Sequence[Atom]) -> Var:
         """The result of a new equation before the loop."""
         avals = tuple([atom.aval for atom in operands])
-        outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+        outs = primitive.out_avals(avals)
         v = Var(outs[0])
         self.hoisted.append(Equation(primitive, [*operands], [v], None))
         return v

@@ -319,7 +319,7 @@ class _LocalSimplifier(UniqueEquations):
                 return None
             primitive, inputs = result
             avals = tuple([atom.aval for atom in inputs])
-            (aval,) = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+            (aval,) = primitive.out_avals(avals)
             if aval is not out.aval:
                 break
             self.changed = True
@@ -360,7 +360,7 @@ class _LocalSimplifier(UniqueEquations):
             result = eqn.primitive.simplify(self.context, *eqn.inputs)
             if result is not None:
                 primitive, inputs = result
-                outs = primitive.infer_out_avals(tuple([atom.aval for atom in inputs]))
+                outs = primitive.out_avals(tuple([atom.aval for atom in inputs]))
                 if all([aval is v.aval for aval, v in zip(outs, eqn.outputs, strict=True)]):
                     self.changed = True
                     eqn = eqn.replace(primitive=primitive, inputs=list(inputs))

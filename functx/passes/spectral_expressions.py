@@ -199,7 +199,7 @@ def product_expression(factors: Iterable[tuple[Term, bool]]) -> Term | None:
 
 def broadcast_batch(x: Value, shape: tuple[int, ...]) -> Value:
     """`x`, whose shape begins `shape`, broadcast along the other dimensions."""
-    return x if not x.shape else ops.broadcast_in_dim(x, shape, tuple(range(x.ndim)))
+    return x if not x.shape else ops.broadcast_leading(x, shape)
 
 
 IndexRange = tuple[int, int]

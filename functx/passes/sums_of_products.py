@@ -162,7 +162,7 @@ def expand_summands(
     """Multiply the summands of `eqn`, of `shapes`, into `product`; the labels of the result."""
     primitive: Any = eqn.primitive
     if type(primitive) is ops.DotGeneral:
-        out = primitive.infer_out_avals(
+        out = primitive.out_avals(
             tuple([x.aval.update(shape=s) for x, s in zip(eqn.inputs, shapes, strict=True)])
         )[0]
         groups = fresh_labels(out.shape)

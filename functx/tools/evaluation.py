@@ -93,7 +93,7 @@ def _(primitive: Scan, run: RunProgram, args: Sequence[Any]) -> Any:
         ys.append(outs[count:])
     if primitive.reverse:
         ys.reverse()
-    avals = primitive.infer_out_avals(tuple([aval_of(x) for x in args]))[count:]
+    avals = primitive.out_avals(tuple([aval_of(x) for x in args]))[count:]
     return [*carry, *[_stack_rows([row[i] for row in ys], a) for i, a in enumerate(avals)]]
 
 

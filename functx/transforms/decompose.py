@@ -209,7 +209,7 @@ def _trace_checked(
 
     Raises DecompositionError for results of other types, and for one that is not functional.
     """
-    stated = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+    stated = primitive.out_avals(avals)
 
     def body(*args: Value) -> list[Value]:
         try:

@@ -311,7 +311,7 @@ def linearize_jvp_rule(
         result = primitive.jvp(args, tangents)
     if primitive.is_user_defined:
         user_rule_runs.record()
-        check_jvp_result(primitive, primitive.infer_out_avals(tuple(map(aval_of, args))), result)
+        check_jvp_result(primitive, primitive.out_avals(tuple(map(aval_of, args))), result)
     outs, out_tangents = result
     if not primitive.multiple_results:
         outs, out_tangents = [outs], [out_tangents]

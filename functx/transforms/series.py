@@ -141,7 +141,7 @@ class SeriesEvaluator:
     ) -> list[Series]:
         varying = tuple([not x.is_constant for x in args])
         avals = tuple([x.aval for x in args])
-        out_avals = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+        out_avals = primitive.out_avals(avals)
         first = self.lazily_bound(primitive, args, eqn)
         active = (
             varying_output_mask(primitive, avals, varying, out_avals)
@@ -195,7 +195,7 @@ class SeriesEvaluator:
         return sum(degrees)
 
     def out_avals(self, primitive: Primitive, args: Sequence[Series]) -> Sequence[ShapedArray]:
-        return primitive.infer_out_avals(tuple([x.aval for x in args]))
+        return primitive.out_avals(tuple([x.aval for x in args]))
 
     def outputs_by_jvp(
         self,
@@ -422,5 +422,5 @@ class SeriesEvaluator:
 def one_equation_program(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
     """The program of one operation on operands of types `avals`."""
     inputs = [Var(a) for a in avals]
-    outputs = [Var(a) for a in primitive.infer_out_avals(avals)]
+    outputs = [Var(a) for a in primitive.out_avals(avals)]
     return Program(primitive.name, inputs, [Equation(primitive, [*inputs], outputs, None)], outputs)

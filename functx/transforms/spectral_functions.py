@@ -122,7 +122,7 @@ class SpectralPrimitive(ops.MatrixFunction, abstract=True):
             t = tangents[first + place]
             if t is not None:
                 part = self.with_program(elementwise_derivative(self.program, place))(*args)
-                wide = ops.broadcast_in_dim(t, part.shape, tuple(range(t.ndim)))
+                wide = ops.broadcast_leading(t, part.shape)
                 terms.append(ops.mul(part, cast_like(wide, part)))
         return terms
 

@@ -279,7 +279,7 @@ class Logm(AnalyticFunction):
         def root(carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             k, x, counts = carry
             far = ops.gt(norm(x), LOGM_RADIUS)
-            wide = ops.broadcast_in_dim(far, x.shape, tuple(range(far.ndim)))
+            wide = ops.broadcast_leading(far, x.shape)
             counts = ops.select(far, ops.add(counts, 1.0), counts)
             return ops.add(k, 1), ops.select(wide, sqrt_of_triangular(x), x), counts
 

@@ -123,7 +123,7 @@ class Funm(AnalyticFunction):
 
     def evaluate(self, program: Program, w: Value, parameters: Values) -> list[Value]:
         """The outputs of `program` at the elements of `w`."""
-        wide = [ops.broadcast_in_dim(p, w.shape, tuple(range(p.ndim))) for p in parameters]
+        wide = [ops.broadcast_leading(p, w.shape) for p in parameters]
         for size in reversed(w.shape):
             out_dims = (0,) * len(program.outputs)
             program = cached_rewrite(Batch(size, (0,) * (1 + len(wide)), out_dims), program)

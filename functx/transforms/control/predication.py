@@ -182,7 +182,7 @@ def zero_inactive(mask: Value, t: Tangent) -> Tangent:
     if t is None or never:
         return None
     if mask.ndim:
-        mask = ops.broadcast_in_dim(mask, t.shape, tuple(range(mask.ndim)))
+        mask = ops.broadcast_leading(mask, t.shape)
     return ops.select(mask, t, literal(0, t.dtype))
 
 
