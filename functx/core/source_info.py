@@ -10,6 +10,7 @@ import re
 import sys
 import warnings
 from bisect import bisect_right
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -23,6 +24,15 @@ named_scopes: ContextVar[str] = ContextVar("named_scopes", default="")
 """The names of the scopes around the code that is traced, outermost first, with slashes between them."""
 
 _LONGEST_CHAIN = 100
+
+
+def closure_values(fun: object) -> list[Any]:
+    """The values in the closure of a function, without variables that have none yet."""
+    found = []
+    for cell in getattr(fun, "__closure__", None) or ():
+        with suppress(ValueError):
+            found.append(cell.cell_contents)
+    return found
 
 
 def unwrap_function(fun: Any, *attributes: str) -> Any:

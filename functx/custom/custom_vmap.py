@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from types import CellType
 from typing import TYPE_CHECKING
 
 from functx import ops
@@ -23,6 +22,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, cached_rewrite, user_rule_runs
 from functx.core.samples import LazySamples, f32, sample
+from functx.core.source_info import closure_values
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.tree import TreeDef
@@ -253,18 +253,9 @@ def captured_tracers(rule: object) -> list[Tracer]:
             elif isinstance(leaf, CustomFunction):
                 pending.append(leaf.fun)
             else:
-                cells = getattr(leaf, "__closure__", None) or ()
-                pending += [cell.cell_contents for cell in cells if _has_contents(cell)]
+                pending += closure_values(leaf)
                 pending.append(getattr(leaf, "__defaults__", None))
     return tracers
-
-
-def _has_contents(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 class UserVmapRule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from functx import ops
 from functx.core.masks import inexact_mask, scatter_where, select_where, split_list
 from functx.core.program import Program, Var
 from functx.core.rewriting import Record
+from functx.core.source_info import closure_values
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import eval_context, trace, trace_closed
 from functx.core.tree import TreeDef
@@ -283,15 +283,6 @@ class ParameterKeys:
             elif callable(each):
                 found.append(self.function_keys.key_of(each))
         return found
-
-
-def closure_values(fun: FunctionType) -> list[Any]:
-    """The values in the closure of a JAX function."""
-    found = []
-    for cell in fun.__closure__ or ():
-        with suppress(ValueError):
-            found.append(cell.cell_contents)
-    return found
 
 
 class JaxJVPRule(JaxDerivativeRule):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from functx.core.backend import backend
 from functx.core.caches import Cache
 from functx.core.errors import CapturedWriteError, FunctxError
 from functx.core.generator_state import GeneratorState, read_states
-from functx.core.source_info import source_line, user_frame
+from functx.core.source_info import closure_values, source_line, user_frame
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
 from functx.transforms.aliasing import write_back_arguments, write_state
@@ -260,9 +260,13 @@ def _referents(x: Any) -> list[Any]:
     if type(x) is FunctionType:
         if (x.__module__ or "").partition(".")[0] in ("functx", "jax", "numpy"):
             return [x.__wrapped__] if hasattr(x, "__wrapped__") else []
-        cells = [cell.cell_contents for cell in x.__closure__ or () if not _is_empty_cell(cell)]
         names = [x.__globals__[n] for n in x.__code__.co_names if n in x.__globals__]
-        return [*cells, *names, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
+        return [
+            *closure_values(x),
+            *names,
+            *(x.__defaults__ or ()),
+            *(x.__kwdefaults__ or {}).values(),
+        ]
     if type(x) is MethodType:
         return [x.__func__, *getattr(x.__self__, "__dict__", {}).values()]
     if type(x) is partial:
@@ -272,13 +276,6 @@ def _referents(x: Any) -> list[Any]:
     if type(x) is dict:
         return list(x.values()) if len(x) <= _SEARCH_LIMIT else []
     return []
-
-
-def _is_empty_cell(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is None
-    except ValueError:
-        return True
 
 
 def _captured_write_error(error: ValueError, arrays: Sequence[NumPyArray]) -> CapturedWriteError:
