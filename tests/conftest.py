@@ -31,7 +31,8 @@ functx.config.traceback_filtering = "off"
 gc.freeze()
 gc.set_threshold(100_000, 20, 20)
 
-MEMORY_LIMIT = 3e9
+# A fifth of the memory of the machine, of which each worker takes as much.
+MEMORY_LIMIT = max(3e9, os.sysconf("SC_PHYS_PAGES") * resource.getpagesize() / 5)
 
 
 def pytest_collection_modifyitems(config, items):

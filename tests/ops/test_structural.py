@@ -51,6 +51,7 @@ from functx.testing import check_grads
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, jacfwd, jacrev
 from functx.transforms.vmap import vmap
+from tests.by_reference import by_reference
 
 random = np.random.RandomState(0)
 FLOATS = ("float32", "bfloat16", "float16")
@@ -391,7 +392,8 @@ SMOOTH = {
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_match_differences_to_second_order(name):
     x = np.linspace(-1.9, 2.1, 12)[random.permutation(12)].reshape(3, 4)
-    check_grads(SMOOTH[name], (x,), order=2)
+    with by_reference():
+        check_grads(SMOOTH[name], (x,), order=2)
 
 
 @pytest.mark.parametrize("zeros", ((), (1,), (0, 3), (0, 1, 2)))
