@@ -282,13 +282,17 @@ def size(a: ArrayOrList, axis: Axes = None) -> int:
     return math.prod(dims[i] for i in canonical_axes(axis, len(dims)))
 
 
-def iscomplexobj(x: ArrayOrList) -> bool:
-    """Whether the dtype of `x` is complex."""
-    return _kind(aval_of(operand(x)).dtype) == "c"
+def iscomplexobj(x: ArrayOrList | DTypeLike | None) -> bool:
+    """Whether the dtype of `x`, or the dtype `x`, is complex; None is not."""
+    if x is None:
+        return False
+    if _is_dtype_like(x) and not isinstance(x, str):
+        return _kind(_dtype_of(x)) == "c"
+    return _kind(aval_of(operand(x)).dtype) == "c"  # type: ignore[arg-type]
 
 
-def isrealobj(x: ArrayOrList) -> bool:
-    """Whether the dtype of `x` is not complex."""
+def isrealobj(x: ArrayOrList | DTypeLike | None) -> bool:
+    """Whether the dtype of `x`, or the dtype `x`, is real; None is."""
     return not iscomplexobj(x)
 
 

@@ -697,6 +697,7 @@ def test_dtypes_and_numbers_by_name():
     assert np.promote_types("int8", "uint8") == "int16" and np.can_cast("int8", "int16")
     assert (np.shape([[1, 2]]), np.ndim(3), np.size(numpy.ones((2, 3)), 0)) == ((1, 2), 0, 2)
     assert np.iscomplexobj(1j) and np.isrealobj(2) and np.isscalar(3.0) and not np.isscalar([1])
+    assert np.iscomplexobj(np.complex64) and np.isrealobj(np.float32) and np.isrealobj(None)
     found = jit(lambda x: np.float16(x))(2.5)
     same(found, jnp.float16(2.5))
     with pytest.raises(ArgumentError, match="result_type: at least one"):
