@@ -328,6 +328,11 @@ class ShapedArray(metaclass=_InternedAvalType):
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 
 
+def shape_dtype_struct(aval: ShapedArray) -> jax.ShapeDtypeStruct:
+    """The class in which JAX, and libraries made for it, state the type of an array, for `aval`."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
 class HasAval:
     """A mixin for values with an abstract value `aval`: their shape and dtype."""
 

@@ -179,7 +179,7 @@ def typed_key_array(words: Any, dtype: object) -> Any:
         return PRNGKeyTracer(
             words, jax.core.ShapedArray(words.shape[: -len(kind.key_shape)], dtype)
         )
-    if type(words) is ShapedArray:
+    if isinstance(words, (ShapedArray, jax.ShapeDtypeStruct)):
         return jax.ShapeDtypeStruct(words.shape[: -len(kind.key_shape)], dtype)
     if not isinstance(words, (jax.Array, np.ndarray)) or words.dtype != KEY_DATA_DTYPE:
         return words

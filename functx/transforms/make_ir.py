@@ -17,6 +17,7 @@ from functx.core.program_editing import map_equations
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, abstractify, current_builder
+from functx.core.types import shape_dtype_struct
 from functx.core.typing import Avals, Function, PyTree, Values
 from functx.ops.views import Copy
 from functx.transforms.argument_names import check_callable, copy_function_metadata, wrap_transform
@@ -206,24 +207,24 @@ def make_jaxpr(
             program = make_ir(of_traced if static else fun)(*traced, **kwargs)
         if not return_shape:
             return program
-        avals = program.out_avals
         out_tree = program.trees[1]
-        return program, tree.unflatten(out_tree, avals[: out_tree.num_leaves])
+        types = [shape_dtype_struct(a) for a in program.out_avals[: out_tree.num_leaves]]
+        return program, tree.unflatten(out_tree, types)
 
     return wrap_transform(wrapper, fun, "make_jaxpr")
 
 
 @api_boundary
 def eval_shape(fun: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
-    """The result of `fun(*args, **kwargs)` with a `ShapedArray` in place of each array.
+    """The result of `fun(*args, **kwargs)` with a `jax.ShapeDtypeStruct` in place of each array.
 
     Nothing is computed; arguments may be arrays, or anything with `shape` and `dtype`.
 
     >>> import functx, numpy
     >>> functx.eval_shape(lambda x: x.sum(axis=0), numpy.ones((3, 4), "float32"))
-    f32[4]
+    ShapeDtypeStruct(shape=(4,), dtype=float32)
     """
     check_callable(fun, "eval_shape")
     leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
     traced = trace_function(fun, in_tree, [abstractify(x) for x in leaves], "eval_shape")
-    return tree.unflatten(traced.out_tree, traced.out_avals)
+    return tree.unflatten(traced.out_tree, [shape_dtype_struct(a) for a in traced.out_avals])
