@@ -9,7 +9,10 @@ from jax import NamedSharding as NamedSharding
 from jax import P as P
 from jax import ShapeDtypeStruct as ShapeDtypeStruct
 from jax import Shard as Shard
-from jax import __version_info__ as __version_info__  # Code written for JAX asks for its release.
+
+# Code written for JAX asks for its release.
+from jax import __version__ as __version__
+from jax import __version_info__ as __version_info__
 from jax import allow_f16_reductions as allow_f16_reductions
 from jax import array_garbage_collection_guard as array_garbage_collection_guard
 from jax import auto_pcast as auto_pcast

@@ -34,6 +34,7 @@ def test_modules_of_devices_and_settings_are_jax_s(name):
 
 def test_traced_values_of_both_are_instances_of_the_tracer_of_core():
     assert jax.core.ShapedArray is jax.ShapedArray and jax.__version_info__ >= (0, 5)
+    assert jax.__version__ == importlib.import_module("jax").__version__
     seen = []
     for library in (jax, importlib.import_module("jax")):
         library.make_jaxpr(lambda x: seen.append(isinstance(x, jax.core.Tracer)) or x)(1.0)

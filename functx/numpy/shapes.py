@@ -33,6 +33,7 @@ from functx.ops.operands import (
     canonical_axes,
     canonical_axis,
     canonical_shape,
+    is_sequence_of_ints,
     tuple_delete,
 )
 from functx.ops.views import element_view, returns_view
@@ -99,7 +100,7 @@ def reshape(
     a = ensure_array(a)
     lengths: Any = shape
     if type(lengths) is not tuple:
-        lengths = tuple(lengths) if is_sequence(lengths) else (lengths,)
+        lengths = tuple(lengths) if is_sequence_of_ints(lengths) else (lengths,)
     for n in lengths:
         if type(n) is not int:
             lengths = tuple([as_int("reshape: the shape", n) for n in lengths])
@@ -109,7 +110,7 @@ def reshape(
     if order == "C":
         return a if new == aval.shape else _bind_reshape(a, new)
     if order == "A":
-        return reshape(a, shape, "F" if is_column_major(a) else "C")
+        return reshape(a, lengths, "F" if is_column_major(a) else "C")
     if order != "F":
         raise ValueRangeError(f'reshape: order must be "C", "F" or "A"; got {order!r}')
     return transpose(shapes.reshape(transpose(a), new[::-1]))

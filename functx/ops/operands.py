@@ -132,8 +132,8 @@ def canonical_axis(axis: object, ndim: int, name: str = "axis") -> int:
 
 
 def is_sequence_of_ints(integers: Axes) -> TypeIs[Sequence[SupportsIndex]]:
-    """Whether `integers` is a sequence or an array with dimensions, not one integer."""
-    return isinstance(integers, Sequence) or getattr(integers, "ndim", 0) > 0
+    """Whether `integers` can be iterated: it is no integer and no array without dimensions."""
+    return hasattr(integers, "__iter__") and getattr(integers, "ndim", 1) > 0
 
 
 def canonical_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:

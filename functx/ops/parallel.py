@@ -147,7 +147,8 @@ def with_sharding_constraint(x: PyTree, shardings: PyTree) -> PyTree:
     """`x` with each leaf sharded as `shardings` specify; its derivatives are sharded so too.
 
     `shardings` is a tree prefix of `x` with a sharding of JAX at each leaf, a PartitionSpec of
-    the mesh that `jax.set_mesh` set, or None to leave a leaf alone.
+    the mesh that `jax.set_mesh` set, or None to leave a leaf alone. A sharding over an empty mesh,
+    such as `functx.typeof(x).sharding` where there is no mesh, leaves it alone, too.
 
     Raises ShapeError for a dimension that cannot be divided into equal parts, and ArgumentError
     for what is no sharding.
@@ -188,6 +189,9 @@ def _constrain_leaf(op: str, leaf: ArrayLike, sharding: object) -> ArrayLike:
         )
     if isinstance(sharding, NamedSharding):
         check_partition_spec(op, aval_of(leaf), sharding.spec, sharding.mesh)
+        if sharding.mesh.empty:
+            # The sharding in the type of an array that no mesh divides.
+            return leaf
         mesh = with_auto_axes(sharding.mesh)
         sharding = NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
     if current_builder.get() is None:

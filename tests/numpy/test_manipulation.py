@@ -312,6 +312,12 @@ def test_derivatives_of_rearrangements_agree_with_jax(call):
     DERIVATIVES.check(call)
 
 
+def test_any_iterable_of_integers_is_a_shape():
+    lengths = {2: "rows", 3: "columns"}.keys()
+    for shaped in (fnp.zeros(lengths), fnp.arange(6).reshape(range(2, 4)), fnp.empty(iter((2, 3)))):
+        assert shaped.shape == (2, 3)
+
+
 def test_broadcast_shapes_takes_ints_and_tuples():
     assert fnp.broadcast_shapes((2, 1), 3, ()) == (2, 3)
 
