@@ -238,7 +238,7 @@ def test_results_lie_where_out_sharding_says():
     place = functx.make_ir(
         lambda x: random.normal(random.key(0), (3,), out_sharding=functx.typeof(x).sharding)
     )
-    assert "sharding" not in str(place(np.ones(3, "float32")))
+    assert "constraint" not in str(place(np.ones(3, "float32")))
 
 
 def test_the_dtype_of_keys_is_that_of_jax():
