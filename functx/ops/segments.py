@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,29 +46,12 @@ def _segment_function(
             raise ShapeError(
                 f"{name}: data and segment_ids must have a first axis; got {data_aval!r} and {aval!r}"
             )
-        row_shape = data_aval.shape[1:]
-        updates = _broadcast_rows(name, data, (*aval.shape, *row_shape))
-        shape: tuple[int, ...] = (_segment_count(name, segment_ids, num_segments), *row_shape)
-        index_columns = [segment_ids]
-        if bucket_size is not None:
-            index_columns.insert(0, _buckets(aval.shape, bucket_size, aval.dtype))
-            shape = (-(-aval.size // bucket_size), *shape)
-        indices = ops.concatenate(
-            [ops.expand_dims(x, (aval.ndim,)) for x in index_columns], aval.ndim
-        )
-        places = tuple(range(len(index_columns)))
-        out = ops.full(shape, literal(neutral(data_aval.dtype), data_aval.dtype))
-        if out.size and updates.size:
-            window = tuple(range(aval.ndim, aval.ndim + len(row_shape)))
-            out = scatter(
-                out,
-                indices,
-                updates,
-                ScatterDimensionNumbers(window, places, places),
-                indices_are_sorted=indices_are_sorted,
-                unique_indices=unique_indices,
-                mode=mode,
-            )
+        rows = _broadcast_rows(name, data, (*aval.shape, *data_aval.shape[1:]))
+        count = _segment_count(name, segment_ids, num_segments)
+        start = literal(neutral(data_aval.dtype), data_aval.dtype)
+        hints = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
+        combine = partial(scatter, **hints, mode=mode)
+        out = _scatter_rows(combine, start, rows, segment_ids, count, bucket_size)
         if bucket_size is not None:
             out = reduce(out, (0,))
         return out if out_sharding is None else ops.with_sharding_constraint(out, out_sharding)
@@ -75,6 +59,32 @@ def _segment_function(
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
+
+
+def _scatter_rows(
+    scatter: Callable[..., Value],
+    neutral: ArrayLike,
+    rows: Value,
+    segment_ids: ArrayLike,
+    count: int,
+    bucket_size: int | None,
+) -> Value:
+    """The rows combined by `scatter` in each of `count` segments, of each bucket if there is a `bucket_size`."""
+    aval = aval_of(segment_ids)
+    row_shape = rows.shape[aval.ndim :]
+    shape: tuple[int, ...] = (count, *row_shape)
+    index_columns = [segment_ids]
+    if bucket_size is not None:
+        index_columns.insert(0, _buckets(aval.shape, bucket_size, aval.dtype))
+        shape = (-(-aval.size // bucket_size), *shape)
+    columns = [ops.expand_dims(x, (aval.ndim,)) for x in index_columns]
+    indices = ops.concatenate(columns, aval.ndim)
+    out = ops.full(shape, neutral)
+    if not (out.size and rows.size):
+        return out
+    window = tuple(range(aval.ndim, aval.ndim + len(row_shape)))
+    places = tuple(range(len(index_columns)))
+    return scatter(out, indices, rows, ScatterDimensionNumbers(window, places, places))
 
 
 def _segment_count(name: str, segment_ids: ArrayLike, num_segments: int | None) -> int:
