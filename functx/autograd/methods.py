@@ -271,10 +271,11 @@ def set_item(self: Variable, idx: Any, value: Any) -> None:
             if is_view and chain(part) == chain(value):
                 # `x[idx] += y` has written to this view already.
                 return
-        if value.shape == self.shape and current_modes().records_gradients:
+        if value.size == self.size and current_modes().records_gradients:
             # The value written is a node of its own, with a gradient and hooks of its own.
             keeps_history = self.requires_grad and value.dtype == self.dtype
-            value = ops.select(np.True_, value, self) if keeps_history else value.copy()
+            before = ops.reshape(self, value.shape)
+            value = ops.select(np.True_, value, before) if keeps_history else value.copy()
         if idx is Ellipsis and takes_whole(self, value, "x[...] ="):
             self.write(value)
             return

@@ -240,6 +240,10 @@ def test_an_overwritten_value_gets_a_zero_gradient():
     y[:] = w * 3
     along_x, along_w = grad(y.sum(), (x, w))
     assert along_x.tolist() == [0, 0, 0] and along_w.tolist() == [3, 3, 3]
+    column = x[:, None] * onp.inf
+    column[:, 0] = w * 3
+    along_x, along_w = grad(column.sum(), (x, w))
+    assert along_x.tolist() == [0, 0, 0] and along_w.tolist() == [3, 3, 3]
 
 
 def test_in_place_operations_differentiate_by_the_value_before():
