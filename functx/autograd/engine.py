@@ -304,7 +304,9 @@ class Walk:
         if not isinstance(node, OperationNode):
             return node.pull_back(self, gradients)  # type: ignore[attr-defined, no-any-return]
         if not any(gradients):
-            # A hook took all gradients away, or the rule of a Function gave none.
+            # A hook took all gradients away, the rule of a Function gave none, or the node is joined below.
+            if not self.retain_graph:
+                free_saved(node)
             return [None] * len(node.edges)
         split, saved = node.split, node.saved
         if saved is None:
@@ -313,6 +315,8 @@ class Walk:
             whole = join_power_with_root(node)
             if whole is not None and node.edges[0].node not in self.wanted_outputs:  # type: ignore[union-attr]
                 self.send_results(whole, self.pull_back(whole, gradients))
+                # The root is visited without a gradient, which frees what it saved.
+                self.send(node.edges[0], None)  # type: ignore[arg-type]
                 if not self.retain_graph:
                     free_saved(node)
                 return [None] * len(node.edges)

@@ -404,6 +404,13 @@ def test_the_gradient_of_a_norm_at_zero_is_that_of_grad(norm):
     assert onp.isfinite(x.grad).all()
 
 
+def test_a_root_that_is_differentiated_with_its_power_is_freed():
+    x = leaf()
+    root = np.abs(x)
+    (slope,) = grad((root**2).sum(), x, create_graph=True, retain_graph=False)
+    assert slope.tolist() == (2 * POINT).tolist() and root.grad_fn.saved is None
+
+
 def test_a_root_of_anything_else_has_an_infinite_slope_at_zero():
     x = leaf(0.0)
     np.sqrt(x * 2).backward()
