@@ -40,6 +40,7 @@ from functx.autograd.saved import saved_tensors_hooks as saved_tensors_hooks
 from functx.autograd.saved import unsafe_preserve_version_counter as unsafe_preserve_version_counter
 from functx.autograd.variable import Variable as Variable
 from functx.autograd.variable import variable as variable
+from functx.core.argument_errors import explain_errors as _explain_errors
 
 __all__ = [
     "Function",
@@ -80,3 +81,6 @@ __all__ = [
     "unsafe_preserve_version_counter",
     "variable",
 ]
+
+for _module in (__name__, functional.__name__, forward_ad.__name__):
+    _explain_errors(_module)

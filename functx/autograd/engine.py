@@ -38,6 +38,7 @@ from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.saved import PackedValue
 from functx.autograd.variable import Variable, make_variable, open_level, variable_of_literal
 from functx.core.errors import (
+    ArgumentError,
     AutogradError,
     CallbackError,
     GradientTypeError,
@@ -575,6 +576,10 @@ def queue_callback(callback: Callable[[], object]) -> None:
         raise CallbackError(
             "queue_callback: it must be called by a hook or a backward rule; got no walk that runs",
             fix="Call it in a hook, such as that of x.register_hook, or call the function at once.",
+        )
+    if not callable(callback):
+        raise ArgumentError(
+            f"queue_callback: callback must be a function; got {type_name(callback)}"
         )
     walk.callbacks.append(callback)
 

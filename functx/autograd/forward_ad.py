@@ -21,6 +21,15 @@ from functx.core.errors import DualLevelError, DualValueError
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike
 
+__all__ = [
+    "UnpackedDual",
+    "dual_level",
+    "enter_dual_level",
+    "exit_dual_level",
+    "make_dual",
+    "unpack_dual",
+]
+
 _levels = count()
 _kept: ContextVar[list[Variable] | None] = ContextVar("kept", default=None)
 """The dual numbers that nodes hold weak references to, while a level is open in this context."""

@@ -85,7 +85,7 @@ class FunctionContext(AutogradContext):
 
     def mark_non_differentiable(self, *arrays: Value) -> None:
         """Declare the outputs without a gradient, for which `backward` gets zeros."""
-        state_of(self).non_differentiable = arrays
+        state_of(self).non_differentiable = check_saved(self, arrays, "mark_non_differentiable")
 
     def set_materialize_grads(self, value: bool) -> None:
         """Set whether a missing gradient is zeros, as by default, or None."""

@@ -26,7 +26,7 @@ def get_gradient_edge(x: Variable) -> GradientEdge:
 
 
 def register_multi_grad_hook(
-    tensors: Sequence[Variable], fn: Callable[[Any], object], mode: str = "all"
+    tensors: Variable | Sequence[Variable], fn: Callable[[Any], object], mode: str = "all"
 ) -> RemovableHandle:
     """Call `fn` once in each walk, with the gradients of several values.
 
@@ -42,6 +42,8 @@ def register_multi_grad_hook(
         )
     if not callable(fn):
         raise ArgumentError(f"register_multi_grad_hook: fn must be a function; got {type_name(fn)}")
+    if isinstance(tensors, Variable):
+        tensors = [tensors]
     for x in tensors:
         edge_of(x, "register_multi_grad_hook")
     hook = MultiGradHook(tensors, fn, mode == "any")

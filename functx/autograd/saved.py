@@ -270,6 +270,11 @@ class disable_saved_tensors_hooks(ModeContext):  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, error_message: str):
+        if not isinstance(error_message, str):
+            raise ArgumentError(
+                "disable_saved_tensors_hooks: error_message must be a string; got "
+                f"{type_name(error_message)}"
+            )
         self.message = error_message
 
     def enter(self) -> Callable[[], None]:

@@ -149,7 +149,10 @@ def explain(
     if kind is None or not _arose_in_libraries(error.__traceback__):
         return
     declared, name = signature(function), function.__name__
-    if name in ("__init__", "__new__", "__call__"):
+    if name == "__init__":
+        # An array that is not made yet has no attributes.
+        name = type(args[0]).__name__
+    elif name in ("__new__", "__call__"):
         name = getattr(args[0], "__name__", type(args[0]).__name__)
     check_argument_names(function, name, kwargs)
     if file_owner[sys._getframe(2).f_code.co_filename] is FUNCTX_OR_JAX:
