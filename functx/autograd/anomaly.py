@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import FrameType
@@ -165,10 +164,9 @@ class detect_anomaly(ModeContext):  # noqa: N801 - PyTorch's name
 
     def __init__(self, check_nan: bool = True):
         self.check_nan = bool(check_nan)
-        warnings.warn(
+        warn_at_user_line(
             "detect_anomaly: walks read each gradient, which is slow; use it for debugging alone",
             UserWarning,
-            stacklevel=2,
         )
 
     def enter(self) -> Callable[[], None]:

@@ -10,6 +10,7 @@ from functx.autograd.engine import Walk, array_of_gradient, running_walk, visiti
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import GradientEdge, Pullback
 from functx.autograd.variable import Variable, as_variable
+from functx.core.argument_errors import with_explained_errors
 from functx.core.errors import (
     AutogradInTransformError,
     ContradictingOptionsError,
@@ -108,6 +109,7 @@ def warn_of_cycles() -> None:
     )
 
 
+@with_explained_errors
 @api_boundary
 def grad(
     outputs: Outputs,

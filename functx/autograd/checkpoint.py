@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
 from functx.core.generator_state import DEFAULT_STATE
 from functx.core.program import Program, Var
 from functx.core.replaced_state import replaced_state, state_of_call
+from functx.core.source_info import warn_at_user_line
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Function, PyTree
 from functx.custom.checkpoint import Checkpoint
@@ -376,11 +376,10 @@ def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
     """The result of a call as one node, whose pullback recomputes the call."""
     arguments = Arguments((args, {}))
     if not any(arguments.edges):
-        warnings.warn(
+        warn_at_user_line(
             "checkpoint: no argument requires a gradient, so the re-entrant form gives none; pass "
             "use_reentrant=False",
             UserWarning,
-            stacklevel=3,
         )
     captures = CapturedVariables()
     with grad_mode(False), captures.noted():

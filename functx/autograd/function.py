@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
@@ -18,6 +17,7 @@ from functx.autograd.nodes import GradientEdge, Node
 from functx.autograd.variable import Variable, as_variable, make_variable
 from functx.core import tree
 from functx.core.errors import AutogradError, FunctionError, KeywordOnlyArrayError
+from functx.core.source_info import warn_at_user_line
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import refuse_in_transform, refuse_of_traced
@@ -70,10 +70,9 @@ class Function(FunctionMethods):
     """
 
     def __init__(self, *_: object, **__: object):
-        warnings.warn(
+        warn_at_user_line(
             f"{type(self).__name__}: a Function is not instantiated; call {type(self).__name__}.apply",
             DeprecationWarning,
-            stacklevel=2,
         )
 
     def __call__(self, *_: object, **__: object) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
@@ -11,6 +10,7 @@ from threading import get_ident
 from typing import Any, NamedTuple, TypeVar, cast
 
 from functx.core.errors import AutogradError, AutogradInTransformError
+from functx.core.source_info import warn_at_user_line
 from functx.core.tracer import current_builder
 from functx.core.tracing import refuse_in_transform
 from functx.lowering.jax_bridge import jax_is_tracing
@@ -171,11 +171,10 @@ class ImmediateMode(ModeContext):
 def decorate(fun: Callable[..., Any], make: Callable[[], ModeContext]) -> Callable[..., Any]:
     """`fun`, whose body runs in the mode that `make()` gives for each call."""
     if inspect.isclass(fun):
-        warnings.warn(
+        warn_at_user_line(
             f"{fun.__name__}: a mode that decorates a class is active in its constructor alone; "
             "decorate its methods",
             FutureWarning,
-            stacklevel=3,
         )
     if inspect.isgeneratorfunction(fun):
 

@@ -15,6 +15,7 @@ from functx import autograd
 from functx.autograd import Variable, backward, enable_grad, grad, no_grad, set_grad_enabled
 from functx.autograd.variable import make_variable
 from functx.core.errors import (
+    ArgumentError,
     AutogradError,
     EmptyInputsError,
     FreedValueError,
@@ -167,6 +168,19 @@ def test_edges_are_inputs_of_grad():
     assert float(x.grad) == 108 and y.grad is None
     with pytest.raises(AutogradError, match="backward: an input must require"):
         (y * y).backward(inputs=[Variable(1.0)])
+
+
+def test_wrong_arguments_name_the_parameter_that_was_meant():
+    x = leaf(1.0)
+    with pytest.raises(ArgumentError, match="Did you mean `allow_unused`"):
+        grad(x, x, allow_unsed=True)
+    with pytest.raises(ArgumentError, match="Did you mean `requires_grad`"):
+        Variable(1.0, require_grad=True)
+    handle = autograd.register_multi_grad_hook(x, lambda gradients: gradients)
+    x.register_hook(lambda g: autograd.queue_callback(3))
+    with pytest.raises(ArgumentError, match="callback must be a function; got int"):
+        x.backward()
+    handle.remove()
 
 
 def test_edges_are_outputs_of_walks_also_if_the_value_is_gone():
