@@ -505,6 +505,24 @@ def test_a_python_whose_stack_is_unknown_compares_plain_flags_only(monkeypatch):
             make_ir(explore(f))(1.0)
 
 
+def test_a_run_may_assign_a_variable_that_the_path_it_follows_does_not():
+    def sums(x, y):
+        a, state = x * 0.5, [x, 1.0]
+        for i in range(3):
+            n = 0
+            while n < 5 and x + 0.7 > i:
+                n += 1
+                a = state[1]
+            if i * i < y:
+                _j = i
+                _b = a
+        return x * 1.0, y * 1.0, state[0] + state[1] + a
+
+    program = make_ir(explore(sums))(numpy.float32(1), numpy.float32(2))
+    for point in ((0.3, -0.4), (-0.8, 2.1), (2.5, 0.5), (1.0, 5.0)):
+        assert numpy.allclose(interpret_in_numpy(program, *point), sums(*point), rtol=1e-5)
+
+
 def test_a_condition_known_for_one_value_of_a_variable_is_decided_anew_for_the_next():
     def steps(x, y):
         a = x * 0.5

@@ -20,7 +20,8 @@ from functx.transforms.explore.run import Run
 def check_assumptions(explorer: Explorer) -> None:
     """Run to each decision that assumes an outcome which a merged path has not decided before.
 
-    The runs open these decisions. Raises Restart where no run can come there.
+    The runs open these decisions. Raises Restart where no run can come there, and PathLimitError after
+    too many runs.
     """
     if all([d.assumed is None for each in explorer.decisions.values() for d in each]):
         return
@@ -29,6 +30,7 @@ def check_assumptions(explorer: Explorer) -> None:
             for decision, outcomes in decisions_on(explorer, predicate, merge.decision):
                 if decision.assumed is None:
                     continue
+                explorer.count_run()
                 with suppress(Contradiction):
                     Run(explorer, Route([*path, *outcomes])).execute()
                 if decision.assumed is not None:

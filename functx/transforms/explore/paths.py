@@ -299,7 +299,6 @@ class Explorer:
 
     def close_decisions(self) -> None:
         """Run to each outcome that no run has taken."""
-        from functx.transforms.explore.limits import path_limit_error
         from functx.transforms.explore.run import Run
 
         while self.open:
@@ -309,13 +308,19 @@ class Explorer:
             if not missing:
                 self.open.popleft()
                 continue
-            self.runs += 1
-            if self.runs > self.paths:
-                raise path_limit_error(self)
+            self.count_run()
             if not self.run_to(decision.arrival.segment, missing[:1]):
                 # Only a run that has merged otherwise would come here with this outcome.
                 path = [*decision.arrival.segment.path(), missing[0]]
                 Run(self, Route(path, contradicts=True)).execute()
+
+    def count_run(self) -> None:
+        """Count a run that looks for new paths. Raises PathLimitError where there have been too many."""
+        from functx.transforms.explore.limits import path_limit_error
+
+        self.runs += 1
+        if self.runs > self.paths:
+            raise path_limit_error(self)
 
     def run_to(
         self,

@@ -16,14 +16,14 @@ from functx import ops
 from functx.core import tree
 from functx.core.concretization import UnknownValues
 from functx.core.effects import Effect
-from functx.core.errors import FunctxError
 from functx.core.functionalization import functionalized_atom
 from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.source_info import Source, frame_source
-from functx.core.tracer import Tracer, aval_of, current_builder
+from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import Builder, run_and_finish
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree
+from functx.transforms.explore.arrivals import arrival_of, captured_arrays, define_variables
 from functx.transforms.explore.failed_runs import (
     Crossing,
     PathEnds,
@@ -50,14 +50,12 @@ from functx.transforms.explore.paths import (
     PathResult,
     Route,
     Segment,
-    captured_key,
 )
 from functx.transforms.explore.python_state import (
     LeafKey,
     Position,
     PythonState,
     expressions,
-    is_number_leaf,
     iterator_states,
     live_iterators,
     no_garbage_collection,
@@ -220,8 +218,8 @@ class Run:
         predicate = tracer if tracer.dtype == np.bool_ else ops.ne(tracer, 0)
         predicate = ops.reshape(predicate, ()) if predicate.shape else predicate
         state = PythonState(frames, self.findings.kept.append)
-        definitions = self.define(position, state)
-        arrival = self.arrival(position, source, predicate, state)
+        definitions = define_variables(self, position, state)
+        arrival = arrival_of(self, position, source, predicate, state)
         self.last_decision = source, repeats, len(self.builder.equations)
         outcome = self.arrive(arrival, definitions)
         self.step = DecisionStep(instructions, outcome)
@@ -249,96 +247,6 @@ class Run:
         new = self.builder.equations[count:]
         same = source == before and all([eqn.source == source for eqn in new])
         return repeats + 1 if same else 0
-
-    def define(self, position: Position, state: PythonState) -> dict[LeafKey, tuple[Var, Atom]]:
-        """Give numbers that vary between paths, and arrays that only some share, variables of the program.
-
-        Returns each variable with the value that it stands for.
-        """
-        found: dict[LeafKey, tuple[Var, Atom]] = {}
-        for key, leaf in [*state.leaves.items()]:
-            aval = self.type_of_variable((position.frames, key), leaf.value)
-            if aval is None or leaf.set is None:
-                continue
-            if is_number_leaf(leaf.value):
-                source = literal_number(leaf.value)
-                self.numbers.add((position.frames, key))
-            else:
-                own = functionalized_atom(self.builder, self.builder.atom(leaf.value))[1]
-                self.record_equations()
-                source = self.names.name(own)
-            tracer = self.builder.add_input(aval)
-            leaf.set(tracer)
-            state.leaves[key] = leaf._replace(value=tracer)
-            if isinstance(source, Merge):
-                self.names.set([tracer.atom], [source])  # type: ignore[list-item]
-                continue
-            known = self.segment.definitions.get(key)
-            found[key] = known[0] if known else Var(aval), source
-            self.names.set([tracer.atom], [found[key][0]])  # type: ignore[list-item]
-        return found
-
-    def type_of_variable(self, slot: Slot, value: Any) -> ShapedArray | None:
-        """The type of the variable that a leaf gets; None if it gets none."""
-        if slot in self.findings.constants:
-            return None
-        aval = self.findings.types.get(slot)
-        if is_number_leaf(value):
-            return aval
-        if slot in self.findings.separated:
-            return aval or aval_of(value)
-        return None if aval == aval_of(value) else aval
-
-    def arrival(
-        self,
-        position: Position,
-        source: Source | None,
-        predicate: Any,
-        state: PythonState,
-    ) -> Arrival:
-        """The state at a decision, in the terms of all runs."""
-        values = {k: x.value for k, x in state.leaves.items()}
-        arrays = {k: self.builder.tracer(x).atom for k, x in values.items() if type(x) is Tracer}
-        # Reading the current values may append equations, which are recorded all at once.
-        atoms = {k: functionalized_atom(self.builder, a)[1] for k, a in arrays.items()}
-        found = self.atom(predicate)
-        named = {
-            k: self.names.name(atoms[k]) if k in atoms else literal_number(x)
-            for k, x in values.items()
-        }
-        captured = self.captured_arrays()
-        named |= {captured_key(v): self.names.name(a) for v, (_, a) in captured.items()}
-        arrays |= {captured_key(v): own for v, (own, _) in captured.items()}
-        memory = self.memory.describe(
-            position.frames, {k: a for k, a in arrays.items() if type(a) is Var}, self.aliases()
-        )
-        return Arrival(
-            position,
-            source,
-            found,
-            state.structure,
-            {k: x for k, x in named.items() if not isinstance(x, Merge)},
-            frozenset([k for k, leaf in state.leaves.items() if leaf.set is not None]),
-            memory,
-            self.outcomes.known_facts(),
-            self.segment,
-        )
-
-    def captured_arrays(self) -> dict[Var, tuple[Var, Atom]]:
-        """Each captured array, as a variable of this run, and its current value.
-
-        Captured arrays that the function writes to are among its results.
-        """
-        aliases = self.aliases()
-        found: dict[Var, tuple[Var, Atom]] = {}
-        for var, value in self.builder.captures.values():
-            if var in aliases:
-                current = aliases[var].storage.value.atom
-                captured = self.findings.capture(value)
-                found[captured] = var, current
-                if current is not var:
-                    self.findings.written[captured] = None
-        return found
 
     def arrive(self, arrival: Arrival, definitions: dict[LeafKey, tuple[Var, Atom]]) -> bool:
         """The outcome at a decision; from then on, the run goes where the path leads that it merges with."""
@@ -392,7 +300,11 @@ class Run:
         self.check_all_matched()
         if not isinstance(end, (Decision, Merge)) or end.arrival.predicate != arrival.predicate:
             self.mismatch()
-        for key in definitions.keys() & segment.definitions.keys():
+        # The run that was here first may have merged with a path that assigns a variable which it does not.
+        later = {key: x for key, x in definitions.items() if key not in segment.definitions}
+        segment.definitions |= later
+        segment.define([var for var, _ in later.values()])
+        for key in definitions:
             new, known = definitions[key][1], segment.definitions[key][1]
             if not is_same_value(known, new):
                 if type(known) is type(new) is Literal:
@@ -437,7 +349,7 @@ class Run:
         """Record the results as the end of the path."""
         outputs = [functionalized_atom(self.builder, x.atom)[1] for x in outs]
         self.record_equations()
-        current = {v: self.names.needed_name(a) for v, (_, a) in self.captured_arrays().items()}
+        current = {v: self.names.needed_name(a) for v, (_, a) in captured_arrays(self).items()}
         written = {v: a for v, a in current.items() if a is not v}
         end = PathResult([self.names.needed_name(a) for a in outputs], out_tree, written)
         if self.segment.end is None:
@@ -454,16 +366,6 @@ _NOTHING = Literal(0, ShapedArray((), np.dtype("int32")))
 def _call(fun: Function, args: Sequence[PyTree], kwargs: PyTree) -> PyTree:
     """Call `fun`; frames inside this one belong to its state."""
     return fun(*args, **kwargs)
-
-
-def literal_number(value: Any) -> Any:
-    """The literal for a number among the leaves; anything else unchanged."""
-    if type(value) is Tracer:
-        return value.atom if type(value.atom) is Literal else value
-    try:
-        return Literal(value.item() if isinstance(value, np.generic) else value, aval_of(value))
-    except (FunctxError, OverflowError):
-        return value
 
 
 def is_same_value(x: Any, y: Any) -> bool:
