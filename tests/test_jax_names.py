@@ -162,7 +162,9 @@ class TestRavelPytree:
 
 
 def test_options_of_jax_are_set_by_their_names():
-    assert jax.config.jax_enable_x64 is False
+    assert jax.config.jax_enable_x64 is False is jax.config.x64_enabled
+    with pytest.raises(AttributeError, match="config has no option 'x64_disabled'"):
+        _ = jax.config.x64_disabled
     jax.config.update("jax_enable_x64", True)
     try:
         assert jnp.ones(1).dtype == onp.float64

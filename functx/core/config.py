@@ -301,9 +301,16 @@ class Config:
     __setattr__ = update
 
     def __getattr__(self, name: str) -> object:
-        """The value of an option of JAX, `jax_...`."""
-        if isinstance(name, str) and name.startswith("jax_"):
-            return backend.jax_option(name)
+        """The value of an option of JAX, `jax_...`, or what else JAX's config has by this name.
+
+        Programs written for JAX ask for `x64_enabled`, and call `parse_flags_with_absl()`.
+        """
+        if isinstance(name, str) and not name.startswith("_"):
+            try:
+                return backend.jax_option(name)
+            except AttributeError:
+                if name.startswith("jax_"):
+                    raise
         raise AttributeError(f"config has no option {name!r}", name=name, obj=self)
 
     @contextmanager

@@ -29,7 +29,7 @@ from functx.ops.operands import (
     literal,
     tuple_delete,
 )
-from functx.random.arguments import OutSharding, place_result
+from functx.ops.parallel import OutSharding, place_result
 
 __all__ = [
     "Initializer",

@@ -18,6 +18,7 @@ from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import operand, promote
 from functx.ops.contraction import PrecisionLike
 from functx.ops.operands import canonical_axes, canonical_axis
+from functx.ops.parallel import OutSharding, place_result
 from functx.ops.views import AsStrided
 
 __all__ = [
@@ -122,21 +123,23 @@ def matmul(
     *,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
+    out_sharding: OutSharding = None,
     out: Out = None,
 ) -> Value:
     """The matrix product of the last two dimensions; the other dimensions broadcast.
 
     A one-dimensional operand is a row on the left or a column on the right, and this dimension
-    is removed from the result. Operands without dimensions raise ShapeError.
+    is removed from the result. Operands without dimensions raise ShapeError. `out_sharding` is the
+    sharding of the result.
     """
     if precision is None is preferred_element_type and type(a) is Tracer and type(b) is Tracer:
         x, y = a.atom.aval, b.atom.aval
         if x.dtype == y.dtype:
-            return _matmul(x, y, None, None)(a, b)
+            return place_result(_matmul(x, y, None, None)(a, b), out_sharding)
     a, b = promote(a, b)
     dtype = canonical_preferred_dtype(preferred_element_type)
     product = _matmul(aval_of(a), aval_of(b), ops.canonical_precision(precision), dtype)
-    return to_preferred_dtype(product(a, b), dtype)
+    return place_result(to_preferred_dtype(product(a, b), dtype), out_sharding)
 
 
 @lru_cache(maxsize=4096)
@@ -267,12 +270,15 @@ def dot(
     *,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
+    out_sharding: OutSharding = None,
 ) -> Value:
     """The sum of products over the last dimension of `a` and the second to last of `b`.
 
-    If `b` has one dimension, over that one; a scalar operand scales the other.
+    If `b` has one dimension, over that one; a scalar operand scales the other. `out_sharding` is the
+    sharding of the result.
     """
-    return _sum_of_last("dot", a, b, 2, precision, preferred_element_type)
+    product = _sum_of_last("dot", a, b, 2, precision, preferred_element_type)
+    return place_result(product, out_sharding)
 
 
 def inner(
@@ -334,10 +340,12 @@ def tensordot(
     *,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
+    out_sharding: OutSharding = None,
 ) -> Value:
     """The sum of products over `axes`, a pair of axes or lists of axes, one for each operand.
 
-    A number n means the last n axes of `a` and the first n axes of `b`.
+    A number n means the last n axes of `a` and the first n axes of `b`. `out_sharding` is the
+    sharding of the result.
     """
     a, b = promote(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
@@ -356,7 +364,8 @@ def tensordot(
                 f"{aval_of(a)!r} and {aval_of(b)!r}"
             )
         groups = [tuple(range(n - count, n)), tuple(range(count))]
-    return _tensordot("tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type)
+    sums = _tensordot("tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type)
+    return place_result(sums, out_sharding)
 
 
 def static_diagonal(x: Value, offset: int, axis1: int, axis2: int) -> Value:
@@ -400,6 +409,7 @@ def einsum(
     optimize: Optimize = "auto",
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike = None,
+    out_sharding: OutSharding = None,
     out: Out = None,
 ) -> Value:
     """The sum of products that `subscripts` describes: `"ij,jk->ik"` is a matrix product.
@@ -407,7 +417,8 @@ def einsum(
     Each operand has one letter for each dimension, and `...` for dimensions that broadcast. A
     letter that occurs twice in one operand takes its diagonal; one that is not in the output is
     summed over. Without `->`, the output has the letters that occur once, in alphabetical order.
-    `optimize` is the method of `opt_einsum` for the order of three or more operands.
+    `optimize` is the method of `opt_einsum` for the order of three or more operands; `out_sharding`
+    is the sharding of the result.
     """
     if type(subscripts) is not str:
         subscripts, operands = _from_interleaved((subscripts, *operands))
@@ -417,7 +428,7 @@ def einsum(
         optimize = tuple([step if isinstance(step, str) else tuple(step) for step in optimize])
     dtype = canonical_preferred_dtype(preferred_element_type)
     plan = _einsum_plan(subscripts, shapes, optimize, ops.canonical_precision(precision), dtype)
-    return to_preferred_dtype(plan(arrays), dtype)
+    return place_result(to_preferred_dtype(plan(arrays), dtype), out_sharding)
 
 
 def einsum_path(

@@ -84,6 +84,8 @@ AxisNames: TypeAlias = Hashable | Sequence[Hashable]
 """The name of an axis, or the names of several."""
 IndexGroups: TypeAlias = Sequence[Sequence[int]] | None
 """Groups of positions along an axis; None for one group of all."""
+OutSharding: TypeAlias = NamedSharding | PartitionSpec | None
+"""Where a result lies: a sharding, or a PartitionSpec of the mesh that `jax.set_mesh` set."""
 
 
 def with_auto_axes(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
@@ -160,6 +162,11 @@ def with_sharding_constraint(x: PyTree, shardings: PyTree) -> PyTree:
     return tree.unflatten(structure, outs)
 
 
+def place_result(x: Value, out_sharding: OutSharding) -> Value:
+    """`x`, sharded as `out_sharding` says unless it is None."""
+    return x if out_sharding is None else with_sharding_constraint(x, out_sharding)
+
+
 def with_sharding_keyword(
     function: Callable[..., Value], keyword: str = "out_sharding"
 ) -> Callable[..., Value]:
@@ -169,7 +176,7 @@ def with_sharding_keyword(
     def call(*args: Any, **kwargs: Any) -> Value:
         sharding = kwargs.pop(keyword, None)
         out = function(*args, **kwargs)
-        return out if sharding is None else with_sharding_constraint(out, sharding)
+        return place_result(out, sharding)
 
     own = signature(function)
     added = Parameter(keyword, Parameter.KEYWORD_ONLY, default=None)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeAlias
 
-from jax.sharding import NamedSharding, PartitionSpec
-
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.tracer import aval_of
@@ -23,6 +21,7 @@ from functx.numpy.promotion import (
     operand,
 )
 from functx.ops.operands import PYTHON_SCALARS, canonical_shape
+from functx.ops.parallel import place_result
 from functx.random.keys import check_single_key
 
 P = ParamSpec("P")
@@ -34,9 +33,6 @@ ParameterLike: TypeAlias = Any
 """A number or an array; checked, a traced scalar or an array of the shape of the draws."""
 DrawShapeLike: TypeAlias = Any
 """An int, several, or None for the shape of the parameters; checked, a tuple."""
-
-OutSharding = NamedSharding | PartitionSpec | None
-"""Where the result lies: a sharding, or a PartitionSpec of the mesh that `jax.set_mesh` set."""
 
 
 def check_draw(
@@ -85,11 +81,6 @@ def broadcast_parameter(name: str, x: Value, shape: Shape) -> Value:
         return x
     result_shape(name, shape, x)
     return broadcast_to(x, shape)
-
-
-def place_result(x: Value, out_sharding: OutSharding) -> Value:
-    """`x`, sharded as `out_sharding` says unless it is None."""
-    return x if out_sharding is None else ops.with_sharding_constraint(x, out_sharding)
 
 
 def sampler(fun: Callable[P, Value]) -> Callable[P, Value]:

@@ -21,16 +21,15 @@ from functx.numpy.matrices import diagonal
 from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand, promote_inexact
 from functx.numpy.tensor_contractions import einsum
 from functx.ops.operands import as_int, canonical_shape
+from functx.ops.parallel import OutSharding, place_result
 from functx.ops.random import subkey
 from functx.random.arguments import (
     DrawShapeLike,
     KeyLike,
-    OutSharding,
     ParameterLike,
     as_parameter,
     check_draw,
     check_dtype,
-    place_result,
     result_shape,
     sampler,
 )

@@ -22,12 +22,12 @@ from functx.lowering.jit import jit
 from functx.numpy.promotion import broadcast_to, operand, promote_inexact
 from functx.numpy.sorting_and_searching import take_from_vector
 from functx.ops.operands import canonical_shape, literal
+from functx.ops.parallel import OutSharding
 from functx.ops.random import subkey
 from functx.ops.threefry import random_split
 from functx.random.arguments import (
     DrawShapeLike,
     KeyLike,
-    OutSharding,
     ParameterLike,
     check_draw,
     integer_sampler,

@@ -25,17 +25,16 @@ from functx.lowering.jit import jit
 from functx.numpy.joining import stack, unstack
 from functx.numpy.promotion import broadcast_to, operand
 from functx.ops.operands import as_int, canonical_shape
+from functx.ops.parallel import OutSharding, place_result
 from functx.ops.random import subkey
 from functx.ops.softmaxes import Softmax
 from functx.ops.threefry import random_split
 from functx.random.arguments import (
     DrawShapeLike,
     KeyLike,
-    OutSharding,
     ParameterLike,
     as_parameter,
     check_draw,
-    place_result,
     result_shape,
     sampler,
 )

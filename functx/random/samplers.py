@@ -24,6 +24,7 @@ from functx.numpy.indexing import take
 from functx.numpy.promotion import broadcast_to, is_broadcastable, operand, promote_inexact
 from functx.numpy.sorting_and_searching import searchsorted
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, canonical_shape, literal
+from functx.ops.parallel import OutSharding, place_result
 from functx.ops.random import (
     RandomBernoulli,
     RandomCauchy,
@@ -39,11 +40,9 @@ from functx.ops.random import (
 )
 from functx.ops.threefry import draw, random_bits
 from functx.random.arguments import (
-    OutSharding,
     as_parameter,
     broadcast_parameter,
     check_draw,
-    place_result,
     result_shape,
 )
 from functx.random.keys import check_single_key, wrapping_literal

@@ -1,7 +1,9 @@
 """Contractions: values, types and derivatives against jax.numpy, and error messages."""
 
 import itertools
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -373,3 +375,18 @@ def test_operators_of_jax_arrays_leave_a_traced_operand_to_its_own():
         return w @ x + w
 
     assert np.array_equal(jit(f)(fnp.ones((2, 2))), 3 * np.ones((2, 2)))
+
+
+def test_products_lie_where_out_sharding_says():
+    mesh = jax.make_mesh((1,), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    x = np.ones((3, 3), "float32")
+    for product in (
+        fnp.matmul,
+        fnp.dot,
+        partial(fnp.tensordot, axes=1),
+        partial(fnp.linalg.tensordot, axes=1),
+        partial(fnp.einsum, "ij,jk"),
+    ):
+        program = make_ir(lambda x, f=product: f(x, x, out_sharding=sharding))(x)
+        assert str(program).count("sharding_constraint[") == 1
