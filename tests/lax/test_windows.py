@@ -346,6 +346,11 @@ class TestSelectN:
         assert lax.select_n(which, *cases[:1]) is cases[0]
         np.testing.assert_array_equal(lax.select_n(np.int32(7), *cases), cases[2])
 
+    def test_select_takes_integers_as_jax_does(self):
+        holds, x = np.array([1, 0, -1, 5], "int32"), np.ones(4, "float32")
+        wanted = jax.lax.select(holds, x, -x)
+        np.testing.assert_array_equal(lax.select(holds, x, -x), wanted)
+
     @pytest.mark.parametrize(
         ("args", "error", "problem"),
         [
