@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import Enum
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -12,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 from jax.extend.mlir.dialects import stablehlo
-from jax.lax import FftType
+from jax.lax import FftType, Precision
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
@@ -347,14 +346,6 @@ def matmul(x: ArrayLike, y: ArrayLike) -> Value:
     return DotGeneral(((1,), (0,)))(x, y)
 
 
-class Precision(Enum):
-    """The precision of products of float32 operands on matrix units, by the number of passes."""
-
-    DEFAULT = 0
-    HIGH = 1
-    HIGHEST = 2
-
-
 _PRECISION_NAMES = {
     "default": "DEFAULT",
     "fastest": "DEFAULT",
@@ -367,14 +358,14 @@ _PRECISION_NAMES = {
 }
 
 
-PrecisionLike: TypeAlias = str | Precision | lax.Precision | tuple[Any, Any] | None
+PrecisionLike: TypeAlias = str | Precision | tuple[Any, Any] | None
 """A precision of products as users give it: one for both operands, or a pair."""
 
 
 def canonical_precision(precision: PrecisionLike) -> tuple[str, str] | None:
     """`precision`, one for both operands or a pair, as `DotGeneral` takes it.
 
-    Each is None, a member of `Precision` (JAX's are taken too), or its name.
+    Each is None, a member of `Precision`, or its name.
     """
     if precision is None:
         return None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import functx.numpy as fnp
+from functx import lax
 from functx.core.errors import AxisError, ShapeError, ValueRangeError
 from functx.lowering.jit import jit
 from functx.transforms.grad import grad
@@ -375,6 +376,10 @@ def test_operators_of_jax_arrays_leave_a_traced_operand_to_its_own():
         return w @ x + w
 
     assert np.array_equal(jit(f)(fnp.ones((2, 2))), 3 * np.ones((2, 2)))
+
+
+def test_precisions_are_those_of_jax():
+    assert lax.Precision is jax.lax.Precision
 
 
 def test_products_lie_where_out_sharding_says():
