@@ -11,7 +11,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 from jax.extend.mlir.dialects import stablehlo
-from jax.lax import FftType, Precision
+from jax.lax import FftType
+from jax.lax import Precision as Precision
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
