@@ -53,7 +53,7 @@ def linear_call(
     check_callable(fun, "linear_call")
     check_callable(fun_transpose, "linear_call")
     label = f"linear_call({function_name(fun)})"
-    residuals, residual_tree = tree.flatten(residual_args)
+    residuals, residual_tree = tree.flatten_with_key_data(residual_args)
     linear, linear_tree = tree.flatten(linear_args)
 
     def trace(function: Any, second_tree: tree.TreeDef, first_avals: Avals) -> Any:

@@ -22,6 +22,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 from functx import ops
+from functx.core import tree
 from functx.core.backend import backend
 from functx.core.effects import NO_EFFECTS, Effects, is_ordered, is_per_element
 from functx.core.errors import (
@@ -186,14 +187,24 @@ def typed_key_array(words: Any, dtype: object) -> Any:
     return kind.wrap(words)
 
 
+_MAPS_LEAVES = {
+    *("all_gather", "all_to_all", "checkpoint_name", "pbroadcast", "ppermute", "pshuffle"),
+    *("stop_gradient",),
+}
+"""The functions that do the same to each leaf of a pytree, and to the words of typed keys."""
+
+
 def call_with_keys(ours: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of the function of JAX that has the name of one of functx, for arguments with typed keys.
 
     Raises TypedKeyError if JAX has no such function, or none that takes keys.
     """
-    _, package, *_ = ours.__module__.split(".")
     name = ours.__name__
-    function = getattr(sys.modules.get(f"jax.{package}"), name, None)
+    if name in _MAPS_LEAVES:
+        leaves, structure = tree.flatten_with_key_data(args[0])
+        return tree.unflatten(structure, [ours(x, *args[1:], **kwargs) for x in leaves])
+    package = ".".join(["jax", *ours.__module__.split(".")[1:2]])
+    function = getattr(sys.modules.get(package), name, None)
     try:
         if function is not None:
             return function(*args, **kwargs)

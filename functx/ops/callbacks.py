@@ -468,7 +468,8 @@ def flat_callback(
 
     With `static_too`, leaves that are no arrays are handed to it as they are.
     """
-    leaves, in_tree = tree.flatten((args, kwargs))
+    leaves = tree.flatten_with_key_data((args, kwargs))[0]
+    in_tree = tree.structure((args, kwargs))
     operands, static = [], []
     for i, x in enumerate(leaves):
         try:

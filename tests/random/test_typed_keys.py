@@ -53,6 +53,22 @@ def test_functions_that_rearrange_elements_give_keys_as_those_of_jax_do():
     np.testing.assert_array_equal(words(pairs), words(jnp.stack([KEYS, KEYS], axis=1)))
 
 
+def test_functions_of_each_leaf_and_callbacks_take_keys():
+    gathered = functx.vmap(
+        lambda q: functx.lax.all_gather(functx.stop_gradient({"q": q}), "i"), axis_name="i"
+    )(KEYS[:2])
+    np.testing.assert_array_equal(words(gathered)["q"], words(jnp.stack([KEYS[:2]] * 2)))
+    received = []
+
+    @functx.jit
+    def draw(q):
+        functx.debug.callback(received.append, q)
+        return functx.checkpoint_name(q, "key")
+
+    np.testing.assert_array_equal(words(draw(KEYS[0])), words(KEYS[0]))
+    np.testing.assert_array_equal(received, [words(KEYS[0])])
+
+
 @pytest.mark.parametrize("name", ["sin", "sum", "sort"])
 def test_functions_of_numbers_refuse_keys(name):
     fun = getattr(functx.numpy, name)
