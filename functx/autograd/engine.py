@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -84,13 +84,9 @@ class Walk:
     whose gradients are returned; only nodes that lead to them run, and leaves are left alone. With
     `accumulate` gradients are added to `.grad` of the leaves, only of those wanted if there are any.
 
-    With `joins_nodes` a node and that of its operand may be differentiated together (`join_power_with_root`).
-
     With `has_recorded_values` its values are Recorded, else arrays that `bind` and `apply` take:
     Variables where it is differentiated, traced values where it is batched.
     """
-
-    joins_nodes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -312,14 +308,10 @@ class Walk:
         split, saved = node.split, node.saved
         if saved is None:
             raise freed_error(node.label)
-        if self.create_graph and self.joins_nodes:
+        if self.create_graph:
             whole = join_power_with_root(node)
             if whole is not None and node.edges[0].node not in self.wanted_outputs:  # type: ignore[union-attr]
-                self.send_results(whole, self.pull_back(whole, gradients))
-                # The root is visited without a gradient, which frees what it saved.
-                self.send(node.edges[0], None)  # type: ignore[arg-type]
-                if not self.retain_graph:
-                    free_saved(node)
+                self.pull_back_joined(node, whole, gradients)
                 return [None] * len(node.edges)
         if split.refusal is not None:
             raise split.refusal.with_traceback(None)
@@ -362,6 +354,16 @@ class Walk:
         if missing:
             self.drop_independent(results, split, pullback, gradients)
         return results
+
+    def pull_back_joined(
+        self, node: OperationNode, whole: OperationNode, gradients: list[Gradient | None]
+    ) -> None:
+        """Sends on the gradients of a power and its root, which `whole` differentiates together."""
+        self.send_results(whole, self.pull_back(whole, gradients))
+        # The root is visited without a gradient, which frees what it saved.
+        self.send(node.edges[0], None)  # type: ignore[arg-type]
+        if not self.retain_graph:
+            free_saved(node)
 
     def pullback_of(
         self, node: OperationNode, saved: Sequence[Any], masked: bool

@@ -282,6 +282,13 @@ def test_a_second_derivative_is_two_captures():
     assert captures(run) == 2
 
 
+def test_a_compiler_function_gets_even_powers_differentiated_with_their_roots():
+    x = Variable([0.0, 0.0], requires_grad=True)
+    with enable(lambda program: program):
+        (slope,) = grad(np.linalg.norm(x) ** 2, x, create_graph=True)
+    assert grad(slope.sum(), x)[0].tolist() == [2.0, 2.0]
+
+
 def test_hooks_of_leaves_run_behind_their_layer_in_each_step():
     weights, log = new_net(), []
     for i, w in enumerate(weights):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from functx import ops
 from functx.autograd.compiled.calls import (
@@ -124,9 +124,8 @@ class CapturingWalk(Walk):
     """A walk on traced values, whose program is the captured walk.
 
     Hooks, and rules that are not traced, become equations that call Python, and entries of `calls`.
+    `roots_joined` has the root for each node that stands for a power and its root.
     """
-
-    joins_nodes: ClassVar[bool] = False
 
     def __init__(self, walk: Walk, graph: WalkGraph):
         super().__init__(
@@ -143,6 +142,7 @@ class CapturingWalk(Walk):
         self.inputs: dict[int, Tracer] = {}
         self.calls: list[WalkCall] = []
         self.freed: list[int] = []
+        self.roots_joined: dict[Node, OperationNode] = {}
         self.functions = 0
         self.origins: dict[Var | int, RuleOrigin] = {}
 
@@ -254,6 +254,8 @@ class CapturingWalk(Walk):
 
     def visit(self, node: Node, gradients: Gradients) -> None:
         start = len(self.builder.equations)
+        if isinstance(node, OperationNode) and not any(gradients):
+            self.freed.append(self.position[node])
         super().visit(node, gradients)
         self.set_origins(start, RuleOrigin(node.label, self.position[node] + 1))
         equations = self.builder.equations[start:]
@@ -274,6 +276,8 @@ class CapturingWalk(Walk):
         self, node: OperationNode, saved: Sequence[Any], masked: bool
     ) -> tuple[Operation, Sequence[Any]]:
         pullback, residuals = super().pullback_of(node, saved, masked)
+        if node in self.roots_joined:
+            return pullback, [self.residual_of_root(self.roots_joined[node], x) for x in residuals]
         position = self.position[node]
         self.freed.append(position)
         first = self.graph.value_offsets[position]
@@ -283,6 +287,18 @@ class CapturingWalk(Walk):
         for number, x in enumerate(constants, first + len(saved)):
             self.recording.constants[id(x)] = self.traced_input(number)
         return pullback, [self.residual(node, x, first + k) for k, x in enumerate(residuals)]
+
+    def pull_back_joined(
+        self, node: OperationNode, whole: OperationNode, gradients: Gradients
+    ) -> None:
+        self.freed.append(self.position[node])
+        self.roots_joined[whole] = node.edges[0].node  # type: ignore[assignment, union-attr]
+        super().pull_back_joined(node, whole, gradients)
+
+    def residual_of_root(self, root: OperationNode, x: Any) -> Any:
+        """A value that a root saved, which is differentiated with a power of it."""
+        k = next(k for k, saved in enumerate(root.saved or ()) if saved is x)
+        return self.residual(root, x, self.graph.value_offsets[self.position[root]] + k)
 
     def residual(self, node: OperationNode, x: Any, number: int) -> Any:
         """A value that a node saved: an input, or the result of unpacking it."""
