@@ -182,12 +182,12 @@ def make_jaxpr(
 
     Arguments at `static_argnums` may be of any type. `axis_env` names axes, with their sizes, that
     collectives in `fun` may use. With `return_shape`, the result is a pair of the program and the result of
-    `fun` with a `ShapedArray` in place of each array.
+    `fun` with a `jax.ShapeDtypeStruct` in place of each array.
 
     >>> import functx
-    >>> program, shape = functx.make_jaxpr(lambda x, n: x * n, 1, return_shape=True)(1.0, 3)
-    >>> len(program.inputs), shape
-    (1, ~f32[])
+    >>> program, result = functx.make_jaxpr(lambda x, n: x * n, 1, return_shape=True)(1.0, 3)
+    >>> len(program.inputs), result.shape
+    (1, ())
     """
     check_callable(fun, "make_jaxpr")
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)

@@ -474,7 +474,7 @@ ERRORS = [
     (DTypeError, lambda: logic.bitwise_and(np.zeros(2, np.float32), np.zeros(2, np.float32))),
     (DTypeError, lambda: arithmetic.integer_pow(np.zeros(2, np.int32), -1)),
     (DTypeError, lambda: arithmetic.pow(np.zeros(2, np.int8), np.zeros(2, np.int32))),
-    (DTypeError, lambda: logic.select(np.zeros(2, np.int32), 1.0, np.zeros(2, np.float32))),
+    (DTypeError, lambda: logic.select(np.zeros(2, np.float32), 1.0, np.zeros(2, np.float32))),
     (DTypeError, lambda: conversion.real(np.zeros(2, np.float32))),
     (DTypeError, lambda: conversion.complex(np.zeros(2, np.float16), np.zeros(2, np.float16))),
     (DTypeError, lambda: conversion.bitcast_convert_type(np.zeros(2, bool), "int8")),
