@@ -112,6 +112,8 @@ class Lu(MatrixFunction):
 
 def permute_rows(x: Value, permutation: Value) -> Value:
     """The rows of matrices in the order of `permutation`, a batch of vectors."""
+    if 0 in x.shape:
+        return x
     n = x.ndim - 2
     gather = ops.Gather(
         offset_dims=(n + 1,),

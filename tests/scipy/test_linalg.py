@@ -7,7 +7,7 @@ import pytest
 import scipy.linalg as reference
 
 import functx.numpy as xp
-from functx import grad, hessian, jacfwd, jit, vmap
+from functx import eval_shape, grad, hessian, jacfwd, jit, jvp, vmap
 from functx.core.errors import FunctxError
 from functx.scipy import linalg
 from functx.testing import check_grads
@@ -149,6 +149,13 @@ def test_functions_of_matrices_with_equal_close_and_too_few_eigenvectors():
     near(linalg.funm(block, xp.exp), reference.expm(block), 1e-9)
     assert np.isnan(linalg.funm(block, lambda x: 1 / (x - 1.5))).all()
     assert linalg.funm(np.zeros((0, 0)), xp.exp).shape == (0, 0)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3)])
+def test_lu_factors_without_elements_have_derivatives(shape):
+    x = np.zeros(shape)
+    _, tangents = eval_shape(lambda x: jvp(linalg.lu, (x,), (x,)), x)
+    assert [t.shape for t in tangents] == [f.shape for f in linalg.lu(x)]
 
 
 def difference(f, x, t, step=1e-5):
