@@ -14,17 +14,23 @@ from functx.testing.reference.interpreter import Array
 
 
 def parameter_derivative(
-    function: Callable[..., Array], orders: Sequence[int], args: Sequence[Array]
+    function: Callable[..., Array],
+    orders: Sequence[int],
+    args: Sequence[Array],
+    least_radius: float = 0.0,
 ) -> Array:
-    """The derivative of `function`, analytic in the operands, by Cauchy's integral over circles."""
+    """The derivative of `function`, analytic in the operands, by Cauchy's integral over circles.
+
+    Their radius is a quarter of the operand, so that they leave out 0, or `least_radius` if that is larger.
+    """
     i = next((i for i, order in enumerate(orders) if order), None)
     if i is None:
         return function(*args)
     order, rest = orders[i], [0 if j == i else n for j, n in enumerate(orders)]
-    total, radius, count = 0.0, 0.25 * args[i].real, 32
+    total, radius, count = 0.0, np.maximum(0.25 * np.abs(args[i].real), least_radius), 32
     for turn in np.exp(2j * np.pi * np.arange(count) / count):
         moved = [x + radius * turn if j == i else x for j, x in enumerate(args)]
-        total = total + parameter_derivative(function, rest, moved) * turn**-order
+        total = total + parameter_derivative(function, rest, moved, least_radius) * turn**-order
     return total * math.factorial(order) / (count * radius**order)
 
 
@@ -153,11 +159,11 @@ def FresnelCosine(x: Array) -> Array:
 
 
 def Erfcx(x: Array, orders: Sequence[int]) -> Array:
-    return parameter_derivative(scipy.special.erfcx, orders, [x + 0j]).real
+    return parameter_derivative(scipy.special.erfcx, orders, [x + 0j], 0.5).real
 
 
 def Dawsn(x: Array, orders: Sequence[int]) -> Array:
-    return parameter_derivative(scipy.special.dawsn, orders, [x + 0j]).real
+    return parameter_derivative(scipy.special.dawsn, orders, [x + 0j], 0.5).real
 
 
 def hypergeometric_series(upper: Sequence[Array], lower: Sequence[Array], x: Array) -> Array:
