@@ -57,16 +57,12 @@ def seeded_draws():
 
 @pytest.fixture(autouse=True)
 def collections_of_new_objects(request):
-    """Where a file of tests uses the garbage collector, that looks at the objects of the test alone.
+    """In files that import `gc`, collections look at the objects of the test alone.
 
-    A collection among all that was imported and compiled takes about a second.
+    A collection of all that was imported and compiled takes about a second.
     """
-    uses_collector = hasattr(getattr(request.node, "module", None), "gc")
-    if uses_collector:
+    if hasattr(getattr(request.node, "module", None), "gc"):
         gc.freeze()
-    yield
-    if uses_collector:
-        gc.unfreeze()
 
 
 def resident_bytes():
@@ -83,7 +79,9 @@ def pytest_runtest_teardown():
     if resident_bytes() > MEMORY_LIMIT:
         functx.clear_caches()
         jax.clear_caches()
+        gc.unfreeze()
         gc.collect()
+        gc.freeze()
         # Freed memory stays with the process until it is asked for.
         getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
 
