@@ -52,26 +52,30 @@ class Recording:
 
     def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
         """The new values of an operation."""
+        given = operands
         if operation.captured:
-            operands = [*operands, *map(operand_of, operation.captured)]
+            given = [*operands, *map(operand_of, operation.captured)]
         call: list[Operation | int | Literal] = [operation.structure]
         numbers, private = self.captured_numbers, []
-        for x in operands:
-            if type(x) is Literal:
-                call.append(x)
-            elif x.recording is self:
-                call.append(x.number)
-            else:
-                # As `look`, without a call.
-                value = x.value if x.recording is None else x.look()
-                number = numbers.get(id(value))
-                if number is None:
-                    number = self.capture(value, x.aval)
-                    if x.is_private:
-                        private.append(x)
-                call.append(number)
-        if private:
-            self.note_reusable(private)
+        try:
+            for x in given:
+                if type(x) is Literal:
+                    call.append(x)
+                elif x.recording is self:
+                    call.append(x.number)
+                else:
+                    # As `look`, without a call.
+                    value = x.value if x.recording is None else x.look()
+                    number = numbers.get(id(value))
+                    if number is None:
+                        number = self.capture(value, x.aval)
+                        if x.is_private:
+                            private.append(x)
+                    call.append(number)
+        finally:
+            # Also if the value of a later operand raises: this recording holds those before it.
+            if private:
+                self.note_reusable(private)
         self.calls += call
         new = []
         number = self.count

@@ -12,7 +12,12 @@ import functx
 import functx.numpy as fnp
 from functx import compiled_autograd
 from functx.autograd import Variable, grad, no_grad
+from functx.autograd.recorded_operations import operation_of
+from functx.autograd.recording import Recording, current_recording
 from functx.core.errors import AutogradError
+from functx.core.program_editing import close_over
+from functx.core.tracing import trace
+from functx.core.types import ShapedArray
 from tests.lowering.compiling import compilations
 
 
@@ -250,3 +255,46 @@ def test_rows_and_batches_that_start_elsewhere_compile_nothing():
         later = [step(i) for i in range(3, 7)]
     assert count.n == 0
     assert first + later == [([*data[i : i + 2].sum(0)], 0) for i in range(7)]
+
+
+def test_a_step_leaves_alone_what_a_recording_holds_of_a_call_that_raised():
+    w = Variable([1.0, 2.0])
+
+    @functx.jit
+    def step():
+        w[...] = w * 2
+
+    step()
+    failed = functx.pure_callback(refuse, jax.ShapeDtypeStruct((2,), "float32"), Variable(1.0))
+    with pytest.raises(ZeroDivisionError):
+        failed.numpy()
+    try:
+        w + failed
+    except ZeroDivisionError as error:
+        error.__traceback__ = None  # It refers to the operands.
+    y = w + 1
+    step()
+    assert (y.tolist(), w.tolist()) == ([3.0, 5.0], [4.0, 8.0])
+
+
+def test_a_call_with_captured_arrays_moves_to_a_new_recording_if_another_thread_runs_the_first(
+    monkeypatch,
+):
+    program, captured = trace(lambda x: [x * CAPTURED], [ShapedArray((2,), np.dtype("float32"))])
+    operation = operation_of(close_over(program, captured))
+    assert len(operation.captured) == 1
+    first, capture = current_recording(), Recording.capture
+
+    def capture_and_run(recording, *args):
+        if recording is first:
+            thread = threading.Thread(target=recording.run)
+            thread.start()
+            thread.join()
+        return capture(recording, *args)
+
+    monkeypatch.setattr(Recording, "capture", capture_and_run)
+    (product,) = first.call(operation, [Variable([1.0, 2.0]).read()])
+    assert product.recording is not first and product.compute().tolist() == [3.0, 8.0]
+
+
+CAPTURED = fnp.array([3.0, 4.0])
