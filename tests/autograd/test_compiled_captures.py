@@ -282,10 +282,15 @@ def test_a_second_derivative_is_two_captures():
     assert captures(run) == 2
 
 
-def test_a_compiler_function_gets_even_powers_differentiated_with_their_roots():
+@pytest.mark.parametrize(
+    "root",
+    [np.linalg.norm, np.abs, lambda x: np.abs(np.linalg.norm(x))],
+    ids=["norm", "abs", "both"],
+)
+def test_a_compiler_function_gets_even_powers_differentiated_with_their_roots(root):
     x = Variable([0.0, 0.0], requires_grad=True)
     with enable(lambda program: program):
-        (slope,) = grad(np.linalg.norm(x) ** 2, x, create_graph=True)
+        (slope,) = grad((root(x) ** 2).sum(), x, create_graph=True)
     assert grad(slope.sum(), x)[0].tolist() == [2.0, 2.0]
 
 

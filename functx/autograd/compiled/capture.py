@@ -254,8 +254,6 @@ class CapturingWalk(Walk):
 
     def visit(self, node: Node, gradients: Gradients) -> None:
         start = len(self.builder.equations)
-        if isinstance(node, OperationNode) and not any(gradients):
-            self.freed.append(self.position[node])
         super().visit(node, gradients)
         self.set_origins(start, RuleOrigin(node.label, self.position[node] + 1))
         equations = self.builder.equations[start:]
@@ -276,8 +274,11 @@ class CapturingWalk(Walk):
         self, node: OperationNode, saved: Sequence[Any], masked: bool
     ) -> tuple[Operation, Sequence[Any]]:
         pullback, residuals = super().pullback_of(node, saved, masked)
-        if node in self.roots_joined:
-            return pullback, [self.residual_of_root(self.roots_joined[node], x) for x in residuals]
+        if (root := self.roots_joined.get(node)) is not None:
+            # The residuals are the operands of the root.
+            first = self.graph.value_offsets[self.position[root]]
+            numbers = {i: first + k for k, i in root.split.saved_operands}
+            return pullback, [self.residual(root, x, numbers[i]) for i, x in enumerate(residuals)]
         position = self.position[node]
         self.freed.append(position)
         first = self.graph.value_offsets[position]
@@ -291,14 +292,11 @@ class CapturingWalk(Walk):
     def pull_back_joined(
         self, node: OperationNode, whole: OperationNode, gradients: Gradients
     ) -> None:
-        self.freed.append(self.position[node])
+        # The power may itself stand for a power and its root, which is no node of the graph.
+        if node not in self.roots_joined:
+            self.freed.append(self.position[node])
         self.roots_joined[whole] = node.edges[0].node  # type: ignore[assignment, union-attr]
         super().pull_back_joined(node, whole, gradients)
-
-    def residual_of_root(self, root: OperationNode, x: Any) -> Any:
-        """A value that a root saved, which is differentiated with a power of it."""
-        k = next(k for k, saved in enumerate(root.saved or ()) if saved is x)
-        return self.residual(root, x, self.graph.value_offsets[self.position[root]] + k)
 
     def residual(self, node: OperationNode, x: Any, number: int) -> Any:
         """A value that a node saved: an input, or the result of unpacking it."""
@@ -381,6 +379,8 @@ class CapturingWalk(Walk):
 
     def pull_back(self, node: Node, gradients: Gradients) -> Gradients:
         if isinstance(node, OperationNode):
+            if not any(gradients):
+                self.freed.append(self.position[node])
             return super().pull_back(node, gradients)
         if (results := self.traced_rule(node, gradients)) is not None:
             return results
