@@ -396,9 +396,10 @@ def returns_view(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
         out: Any = function(*args, **kwargs)
+        arrays = *args, *kwargs.values()
         if type(out) in _LISTS:
-            return type(out)([as_view(x, args) for x in out])
-        return as_view(out, args)
+            return type(out)([as_view(x, arrays) for x in out])
+        return as_view(out, arrays)
 
     return call
 
