@@ -120,7 +120,7 @@ def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if not filters_traceback and is_call_with_keys(error):
+            if may_take_keys and is_call_with_keys(error):
                 return backend.call_with_keys(call, args, kwargs)  # type: ignore[no-any-return]
             explain(error, function, args, kwargs)
             if filters_traceback:
@@ -128,13 +128,15 @@ def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     filters_traceback = hasattr(function, "filters_traceback")
+    # Transforms and constructors have no counterpart in JAX that takes keys.
+    may_take_keys = not filters_traceback and not function.__name__.startswith("__")
     call.explains_errors = True  # type: ignore[attr-defined]
     return call
 
 
 def is_call_with_keys(error: Exception) -> bool:
     """Whether a function of functx raised `error` since its own arguments are typed keys."""
-    return isinstance(error, TypedKeyError) and _runs_no_user_code(error.__traceback__)
+    return isinstance(error, TypedKeyError) and _is_within_libraries(error.__traceback__)
 
 
 def explain(
@@ -240,8 +242,10 @@ def _arose_in_libraries(trail: TracebackType | None) -> bool:
     False for an error that a `raise` statement of functx raised: it was stored before, such as that of a
     callback. The error for an array that cannot be hashed is no stored one.
     """
-    if trail is None or not _runs_no_user_code(trail):
-        return trail is None
+    if trail is None:
+        return True
+    if not _is_within_libraries(trail):
+        return False
     while trail.tb_next is not None:
         trail = trail.tb_next
     frame = trail.tb_frame
@@ -250,7 +254,7 @@ def _arose_in_libraries(trail: TracebackType | None) -> bool:
     return not is_raise_instruction(frame.f_code, trail.tb_lasti)
 
 
-def _runs_no_user_code(trail: TracebackType | None) -> bool:
+def _is_within_libraries(trail: TracebackType | None) -> bool:
     """Whether all frames of `trail` are those of functx and its libraries."""
     while trail is not None:
         if _frame_owner(trail.tb_frame) not in _LIBRARIES:

@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
+from inspect import BoundArguments, signature
 from operator import attrgetter, itemgetter
 from threading import local
 from types import TracebackType
@@ -41,6 +42,7 @@ from functx.core.source_info import Source, source_line
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of
 from functx.core.types import SHORT_NAMES, ShapedArray
 from functx.core.typing import ArrayLike, Function, IRValue, IRValues, NumPyArray, PyTree, Value
+from functx.transforms.vmap import vmap
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -188,8 +190,8 @@ def typed_key_array(words: Any, dtype: object) -> Any:
 
 
 _MAPS_LEAVES = {
-    *("all_gather", "all_to_all", "checkpoint_name", "pbroadcast", "ppermute", "pshuffle"),
-    *("stop_gradient",),
+    *("all_gather", "all_to_all", "pbroadcast", "ppermute", "pshuffle"),
+    *("checkpoint_name", "stop_gradient"),
 }
 """The functions that do the same to each leaf of a pytree, and to the words of typed keys."""
 
@@ -201,8 +203,7 @@ def call_with_keys(ours: Function, args: Sequence[Any], kwargs: Mapping[str, Any
     """
     name = ours.__name__
     if name in _MAPS_LEAVES:
-        leaves, structure = tree.flatten_with_key_data(args[0])
-        return tree.unflatten(structure, [ours(x, *args[1:], **kwargs) for x in leaves])
+        return _map_leaves(ours, signature(ours).bind(*args, **kwargs))
     package = ".".join(["jax", *ours.__module__.split(".")[1:2]])
     function = getattr(sys.modules.get(package), name, None)
     try:
@@ -217,6 +218,21 @@ def call_with_keys(ours: Function, args: Sequence[Any], kwargs: Mapping[str, Any
         f"{name}: arguments must be arrays or numbers; got {refusal}",
         fix="Pass functx.random.key_data(keys), their words.",
     )
+
+
+def _map_leaves(ours: Function, call: BoundArguments) -> PyTree:
+    """The result of a function that does the same to each leaf of its first argument."""
+    first = next(iter(call.arguments))
+    leaves, structure = tree.flatten_with_key_data(call.arguments[first])
+
+    def of_leaf(x: Value) -> Value:
+        call.arguments[first] = x
+        return ours(*call.args, **call.kwargs)  # type: ignore[no-any-return]
+
+    # The dimension of the words is batched, since axes count those of the keys alone.
+    of_words = vmap(of_leaf, -1, -1)
+    pairs = zip(leaves, tree.key_leaves(structure), strict=True)
+    return tree.unflatten(structure, [(of_words if is_key else of_leaf)(x) for x, is_key in pairs])
 
 
 backend.raw_key_data = raw_key_data

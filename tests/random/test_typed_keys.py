@@ -1,11 +1,15 @@
 """Typed keys of JAX in functions of functx: they stay keys, as in JAX."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import functx
+from functx import nn
+from functx.autograd import Variable
 from functx.core.errors import ArgumentError, TypedKeyError
 
 KEYS = jax.random.split(jax.random.key(3), 6)
@@ -67,6 +71,23 @@ def test_functions_of_each_leaf_and_callbacks_take_keys():
 
     np.testing.assert_array_equal(words(draw(KEYS[0])), words(KEYS[0]))
     np.testing.assert_array_equal(received, [words(KEYS[0])])
+
+
+def test_axes_of_functions_of_each_leaf_are_those_of_the_keys():
+    pairs = KEYS[:4].reshape(2, 2)
+    for library in (functx, jax):
+        gather = partial(library.lax.all_gather, axis_name="i", axis=-1)
+        gathered = library.vmap(gather, axis_name="i")(pairs)
+        np.testing.assert_array_equal(words(gathered)[0], words(pairs.T))
+    exchanged = functx.vmap(lambda q: functx.lax.all_to_all(q, "i", -1, -1), axis_name="i")(pairs)
+    np.testing.assert_array_equal(words(exchanged), words(pairs.T))
+    np.testing.assert_array_equal(words(functx.lax.stop_gradient(x=KEYS)), words(KEYS))
+
+
+@pytest.mark.parametrize("make", [Variable, nn.Parameter, nn.Buffer])
+def test_variables_are_not_made_of_keys(make):
+    with pytest.raises(TypedKeyError, match="got typed keys, key<fry>\\[6\\]"):
+        make(KEYS)
 
 
 @pytest.mark.parametrize("name", ["sin", "sum", "sort"])
