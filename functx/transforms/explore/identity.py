@@ -54,9 +54,8 @@ def stack_heights(code: CodeType) -> dict[int, int]:
         heights[at] = height
         each = instructions[at]
         jumps = each.opcode in dis.hasjrel or each.opcode in dis.hasjabs
-        argument = each.arg if each.opcode >= dis.HAVE_ARGUMENT else None
         for to in successors(each, after):
-            change = dis.stack_effect(each.opcode, argument, jump=jumps and to != after.get(at))
+            change = dis.stack_effect(each.opcode, each.arg, jump=jumps and to != after.get(at))
             # A generator begins with a value that is sent to it.
             pending.append((to, 1 if each.opname == "RETURN_GENERATOR" else height + change))
     return heights
@@ -104,12 +103,16 @@ def replace(operand: Any, outcome: bool) -> None:
 
 
 _POINTER = 8
+"""The bytes of a pointer."""
+_LOADS_OF_VARIABLES = "LOAD_FAST", "LOAD_DEREF", "LOAD_NAME", "LOAD_GLOBAL"
 
 
 @lru_cache(1)
 def is_layout_known() -> bool:
     """Whether frames lie in memory as `uppermost_operands` reads them, as they do in CPython 3.11 to 3.13."""
-    is_cpython = sys.implementation.name == "cpython" and "t" not in sys.abiflags
+    # On Windows there are no `abiflags`.
+    is_free_threaded = "t" in getattr(sys, "abiflags", "")
+    is_cpython = sys.implementation.name == "cpython" and not is_free_threaded
     is_known = is_cpython and (3, 11) <= sys.version_info[:2] <= (3, 13)
     return is_known and ctypes.sizeof(ctypes.c_void_p) == _POINTER
 
@@ -117,7 +120,7 @@ def is_layout_known() -> bool:
 def check_plain_flag(frame: FrameType) -> None:
     """Raise IdentityTestError unless a comparison is that of a variable whose value is not traced."""
     before = [x for x in dis.get_instructions(frame.f_code) if x.offset < frame.f_lasti]
-    name = before[-2].argval if before[-2].opname.startswith("LOAD_") else None
+    name = before[-2].argval if before[-2].opname.startswith(_LOADS_OF_VARIABLES) else None
     name = name[-1] if isinstance(name, tuple) else name
     variables = {**frame.f_globals, **frame.f_locals}
     if name not in variables or type(variables[name]) is Tracer:
