@@ -273,9 +273,11 @@ def set_item(self: Variable, idx: Any, value: Any) -> None:
                 return
         if value.size == self.size and current_modes().records_gradients:
             # The value written is a node of its own, with a gradient and hooks of its own.
-            keeps_history = self.requires_grad and value.dtype == self.dtype
-            before = ops.reshape(self, value.shape)
-            value = ops.select(np.True_, value, before) if keeps_history else value.copy()
+            if self.requires_grad and value.dtype == self.dtype:
+                # The history of the array before stays, with a gradient of zero.
+                value = ops.select(np.True_, value, ops.reshape(self, value.shape))
+            else:
+                value = value.copy()
         if idx is Ellipsis and takes_whole(self, value, "x[...] ="):
             self.write(value)
             return
