@@ -379,6 +379,7 @@ class JittedStep:
             owner.value = outs[number]
         for variable, number, versions, writes in self.writes:
             x = found[variable]
+            # As `results[number]`, without a call where it is known.
             x._recorded = computed.get(number) or results[number]
             counter = x._counter or x.version_counter
             counter.add(versions, writes)
@@ -423,9 +424,8 @@ class JittedStep:
                 and ((by := owners[k].captured_by) is None or by.has_run)
             ]
         if len(reused) < len(self.donated):
-            for k, number in self.donated:
-                if (k, number) not in reused:
-                    of_owners[k] = jnp.array(of_owners[k])
+            for k, _ in {*self.donated}.difference(reused):
+                of_owners[k] = jnp.array(of_owners[k])
         values = [x.look() if type(x) is Recorded else x for x in arguments]
         values += of_owners
         values += constants

@@ -198,11 +198,13 @@ class Variable(ConvertibleArray):
             capture_in_step(self)
         if self._view is not None and not self.is_current:
             views.read_again(self)
-        return self._edge if self._leaf is None else make_edge((self.leaf_node(), 0))
+        leaf = self._leaf
+        return self._edge if leaf is None else make_edge((leaf() or self.leaf_node(), 0))
 
     def leaf_node(self) -> Node:
         """The node of this leaf, which is made when it is first needed."""
         with _making:
+            # Another thread may have made it meanwhile.
             node: Node | None = self._leaf()  # type: ignore[misc]
             if node is None:
                 node = AccumulateGrad(self)
