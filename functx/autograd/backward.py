@@ -52,12 +52,13 @@ def backward(
 ) -> None:
     """Add the gradients of `tensors` to `.grad` of the leaves that they were computed from.
 
-    An edge among `tensors` stands for the value that it was taken from, also if that is gone.
+    A gradient edge among `tensors` stands for the value that it was taken from, which may be gone.
     `grad_tensors` are the gradients of `tensors`, by default 1 for each of a single real element.
     With `inputs`, only these get gradients, also if they are not leaves; an edge stands for a leaf, or for
-    a value that retains its gradient. The walk frees the values that gradients need unless `retain_graph`, which is `create_graph` by default. With `create_graph` the
-    gradients are differentiable themselves. The gradient of a complex value is the direction of
-    steepest ascent, as in PyTorch: the conjugate of that of `functx.grad`.
+    a value that retains its gradient. The walk frees the values that gradients need unless `retain_graph`,
+    which is `create_graph` by default. With `create_graph` the gradients are differentiable themselves.
+    The gradient of a complex value is the direction of steepest ascent, as in PyTorch: the conjugate of
+    that of `functx.grad`.
 
     Raises NoHistoryError for a tensor that requires no gradient, ImplicitGradientError for a gradient
     that must not be left out, GradientMismatchError and GradientCountError for gradients that do not
@@ -109,6 +110,7 @@ def warn_of_cycles() -> None:
     )
 
 
+# Here and not where it is exported, since `__functx_function__` of an array gets it.
 @with_explained_errors
 @api_boundary
 def grad(
@@ -124,11 +126,12 @@ def grad(
 ) -> tuple[Any, ...]:
     """The gradients of `outputs` in `inputs`, as a tuple; no `.grad` changes.
 
-    `outputs`, `grad_outputs`, `retain_graph` and `create_graph` are as in `backward`. An input that the outputs
-    do not use is refused unless `allow_unused`, which is `materialize_grads` by default: its gradient
-    is None, or with `materialize_grads` zeros that require gradients. With `is_grads_batched`, each
-    gradient of an output has a leading batch axis, and so have the results. Arrays that a transform
-    traces, such as the argument of a function under `functx.grad`, are differentiated in its trace.
+    `outputs` are the `tensors` of `backward`, and `grad_outputs`, `retain_graph` and `create_graph` are as
+    there. An input that the outputs do not use is refused unless `allow_unused`, which is
+    `materialize_grads` by default: its gradient is None, or with `materialize_grads` zeros that require
+    gradients. With `is_grads_batched`, each gradient of an output has a leading batch axis, and so have
+    the results. Arrays that a transform traces, such as the argument of a function under `functx.grad`,
+    are differentiated in its trace.
 
     Raises UnusedInputError for such an input, EmptyInputsError (a ValueError) and EmptyOutputsError,
     ContradictingOptionsError (a ValueError) for `allow_unused=False` with `materialize_grads`, and the
@@ -238,7 +241,7 @@ def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> A
     """The gradient of root number `i`, in the dtype of the root."""
     if not isinstance(root, (Tracer, GradientEdge)):
         raise NoHistoryError(
-            f"{label}: outputs must be Variables; got {type_name(root)} as number {i}",
+            f"{label}: outputs must be Variables or gradient edges; got {type_name(root)} as number {i}",
             fix="Compute it from functx.autograd.Variable(x, requires_grad=True).",
         )
     aval = root_aval(root)

@@ -301,7 +301,8 @@ class Walk:
         if not isinstance(node, OperationNode):
             return node.pull_back(self, gradients)  # type: ignore[attr-defined, no-any-return]
         if not any(gradients):
-            # A hook took all gradients away, the rule of a Function gave none, or the node is joined below.
+            # A hook took all gradients away, the rule of a Function gave none, or the gradients went past a
+            # root, from its power to its operands.
             if not self.retain_graph:
                 free_saved(node)
             return [None] * len(node.edges)

@@ -73,11 +73,11 @@ class FunctionContext(AutogradContext):
 
         Raises GradientTypeError for anything else.
         """
-        self.__dict__["_functx_saved"] = check_saved(self, arrays, "save_for_backward")
+        self.__dict__["_functx_saved"] = check_arrays(self, arrays, "save_for_backward")
 
     def save_for_forward(self, *arrays: Value) -> None:
         """Save arrays, or None, for `jvp`, which reads them as `saved_tensors`."""
-        self.__dict__["_functx_saved_forward"] = check_saved(self, arrays, "save_for_forward")
+        self.__dict__["_functx_saved_forward"] = check_arrays(self, arrays, "save_for_forward")
 
     def mark_dirty(self, *arrays: Value) -> None:
         """Declare the inputs that `forward` writes to, each of which it returns."""
@@ -85,7 +85,12 @@ class FunctionContext(AutogradContext):
 
     def mark_non_differentiable(self, *arrays: Value) -> None:
         """Declare the outputs without a gradient, for which `backward` gets zeros."""
-        state_of(self).non_differentiable = check_saved(self, arrays, "mark_non_differentiable")
+        state_of(self).non_differentiable = check_arrays(
+            self,
+            arrays,
+            "mark_non_differentiable",
+            "Pass the arrays alone: other outputs have none.",
+        )
 
     def set_materialize_grads(self, value: bool) -> None:
         """Set whether a missing gradient is zeros, as by default, or None."""
@@ -97,8 +102,11 @@ def state_of(context: FunctionContext) -> CallState:
     return context.__dict__["_functx_state"]  # type: ignore[no-any-return]
 
 
-def check_saved(
-    context: FunctionContext, arrays: tuple[Value, ...], method: str
+def check_arrays(
+    context: FunctionContext,
+    arrays: tuple[Value, ...],
+    method: str,
+    fix: str = "Keep it as an attribute (ctx.name = value).",
 ) -> tuple[Value, ...]:
     """`arrays`; GradientTypeError if one is neither an array nor None."""
     for i, x in enumerate(arrays):
@@ -106,7 +114,7 @@ def check_saved(
             raise GradientTypeError(
                 f"{state_of(context).name}: {method} takes arrays and None; got {type_name(x)} as "
                 f"number {i}",
-                fix="Keep it as an attribute (ctx.name = value).",
+                fix=fix,
             )
     return arrays
 

@@ -34,10 +34,10 @@ from functx.core.tracebacks import api_boundary
 from functx.core.types import is_complex, is_inexact
 from functx.core.typing import Function
 from functx.transforms.argument_names import check_callable
-
-__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 from functx.transforms.jvp import jvp as traced_jvp
 from functx.transforms.vmap import vmap
+
+__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
 FORWARD, REVERSE = "forward-mode", "reverse-mode"
 
