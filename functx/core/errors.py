@@ -353,7 +353,7 @@ class IterationLimitError(FunctxError, RuntimeError):
 
 
 class IdentityTestError(FunctxError, RuntimeError):
-    """Python code that `explore` runs compares a traced boolean with `True` by identity on an unknown Python.
+    """Code under `explore` tests a traced boolean with `is True`, on a Python whose frames functx cannot read.
 
     Smallest failing code: `functx.explore(lambda x: x if (x > 0) is True else -x)(1.0)`, on Python 3.14.
     Cure: `if x > 0`, or `flag == True`; CPython 3.11 to 3.13 decide such comparisons.

@@ -129,7 +129,7 @@ class ShardMap(Primitive):
         return self.program.named_axes - frozenset(self.axes)
 
     def run(self, args: Values, name: str) -> list[Value]:
-        """The outputs on `args`: one equation in a trace, else those of the program `name`."""
+        """The outputs on `args`: one equation in a trace; outside, those of a compiled program called `name`."""
         if any(type(x) is Tracer for x in args):
             return self(*args)  # type: ignore[no-any-return]
         pairs = zip(self.program.in_avals, self.in_specs, strict=True)
@@ -404,19 +404,19 @@ def shard_map(
                 f"{label}: axis_names must be axes of the mesh; got {sorted(map(str, unknown))} for "
                 f"a mesh with the axes {device_mesh.axis_names}"
             )
-        shown = argument_names(f, in_tree)
+        leaf_names = argument_names(f, in_tree)
         avals = avals_of(leaves, "shard_map", f, in_tree)
         if in_specs is None:
             leaf_specs: Sequence[PartitionSpec | None] = _specs_from_shardings(
-                label, tree.leaves(args), device_mesh, shown
+                label, tree.leaves(args), device_mesh, leaf_names
             )
         else:
             prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
             leaf_specs = _flatten_specs(f"{label}: in_specs", prefix, tree.structure(args))
-        own = zip(shown(), avals, leaf_specs, tree.key_leaves(in_tree), strict=True)
+        per_leaf = zip(leaf_names(), avals, leaf_specs, tree.key_leaves(in_tree), strict=True)
         specs = [
             _check_spec(f"{label}: `{name}`", aval, spec, device_mesh, names, is_key)
-            for name, aval, spec, is_key in own
+            for name, aval, spec, is_key in per_leaf
         ]
         local_avals = [
             _local_aval(aval, spec, device_mesh) for aval, spec in zip(avals, specs, strict=True)

@@ -74,7 +74,7 @@ __all__ = [
 
 
 def _as_float(x: ArrayLike) -> Value:
-    """`x` in the dtype of its product with a number that is no integer."""
+    """`x` in the dtype of `x * 1.0`."""
     return promote(x, 1.0)[0]
 
 
