@@ -301,9 +301,10 @@ class Primitive(metaclass=_PrimitiveType):
 
     @classmethod
     def _make_while_plain(cls, *args: object, **kwargs: object) -> Primitive:
-        """The instance, for a cache by parameters, which is given up once parameters are not plain.
+        """The instance with these parameters; a cache by parameters calls it while all are plain.
 
-        The cache does not tell 0.0 from -0.0, and it would keep programs and their memos alive.
+        From then on the class has no such cache: it does not tell 0.0 from -0.0, and would keep programs and
+        their memos alive.
         """
         self = cls._make(*args, **kwargs)
         if not _is_plain(tuple([getattr(self, field) for field in cls.fields])):
