@@ -30,6 +30,8 @@ REARRANGEMENTS = {
     "array": lambda numpy, lax, k: numpy.array([k[0], k[1]]),
     "select": lambda numpy, lax, k: lax.select(SELECTED, k, k[::-1]),
     "dynamic_slice": lambda numpy, lax, k: lax.dynamic_slice(k, (2,), (2,)),
+    "broadcast_like": lambda numpy, lax, k: lax.broadcast_like(k[0], k),
+    "array_equiv": lambda numpy, lax, k: numpy.array_equiv(k[:1], k[0]),
     "equal": lambda numpy, lax, k: numpy.equal(k[:3], k[3:]),
     "scan": lambda numpy, lax, k: lax.scan(
         lambda c, q: (numpy.roll(c, 1), numpy.stack([q, q])), k, k
