@@ -294,6 +294,24 @@ def test_a_compiler_function_gets_even_powers_differentiated_with_their_roots(ro
     assert grad(slope.sum(), x)[0].tolist() == [2.0, 2.0]
 
 
+def test_a_wanted_value_without_a_gradient_keeps_what_its_operation_saved():
+    class NoGradient(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    x = leaf([1.0, 2.0])
+    for _ in range(3):
+        y = x * x
+        with enable():
+            assert grad(NoGradient.apply(y).sum(), y, allow_unused=True) == (None,)
+        assert grad(y.sum(), x)[0].tolist() == [2.0, 4.0]
+
+
 def test_hooks_of_leaves_run_behind_their_layer_in_each_step():
     weights, log = new_net(), []
     for i, w in enumerate(weights):
