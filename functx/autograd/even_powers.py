@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from functx import ops
-from functx.autograd.nodes import OperationNode, OperationSplit, split_program
+from functx.autograd.nodes import Node, OperationNode, OperationSplit, split_program
 from functx.core.program_editing import apply_program
 from functx.core.tracing import trace_closed
 from functx.core.typing import Value
@@ -15,15 +15,15 @@ from functx.passes.formula_replacement import stabilize_formulas, table
 def join_power_with_root(node: OperationNode) -> OperationNode | None:
     """The node of an even power and of the root that it is a power of, in one, from the operands of the root.
 
-    None for other nodes, if an operand of the root is not saved, and if the root has hooks.
+    None for other nodes, if an operand of the root is not saved, and if one of both has hooks.
     """
     edge = node.edges[0]
-    if edge is None or node.hooks is not None or any([e != edge for e in node.edges]):
+    if edge is None or has_hooks(node) or any([e != edge for e in node.edges]):
         return None
     root = edge.node
     if (
         not isinstance(root, OperationNode)
-        or root.hooks is not None
+        or has_hooks(root)
         or root.saved is None
         or node.saved is None
     ):
@@ -37,6 +37,11 @@ def join_power_with_root(node: OperationNode) -> OperationNode | None:
     whole = OperationNode(split, root.edges, [])
     whole.number, whole.operands = node.number, [operands[i] for i in range(len(operands))]
     return whole
+
+
+def has_hooks(node: Node) -> bool:
+    """Whether a hook is registered for a node or its outputs."""
+    return node.hooks is not None and not node.hooks.is_empty()
 
 
 def split_of_power_and_root(power: OperationSplit, root: OperationSplit) -> OperationSplit | None:

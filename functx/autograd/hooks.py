@@ -51,6 +51,11 @@ class NodeHooks:
         self.post = Hooks()
         self.post_accumulate = Hooks()
 
+    def is_empty(self) -> bool:
+        """Whether no hook is registered: there may have been some."""
+        tables = *self.values.values(), self.pre, self.post, self.post_accumulate
+        return not (self.retained or any(tables))
+
 
 class RemovableHandle:
     """The registration of a hook; `remove()`, or the end of a `with` block, ends it.

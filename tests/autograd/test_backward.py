@@ -455,11 +455,16 @@ def test_even_powers_of_roots_have_second_derivatives_where_the_root_has_none():
         (slope,) = grad(f(x).sum(), x, create_graph=True)
         return grad(slope.sum(), x)[0].tolist()
 
+    def without_hook(x):
+        x.register_hook(print).remove()
+        return x
+
     powers = {
         "abs": (lambda x: abs(x) ** 2, 2.0),
         "abs of abs": (lambda x: np.square(abs(abs(x))), 2.0),
         "hypot": (lambda x: np.hypot(x, 2 * x) ** 2, 10.0),
         "norm": (lambda x: (lambda n: n * n)(np.linalg.norm(x)), 2.0),
+        "a removed hook": (lambda x: without_hook(np.linalg.norm(x)) ** 2, 2.0),
     }
     for name, (power, expected) in powers.items():
         assert second_derivative(power, leaf([0.0, 0.0])) == [expected] * 2, name
