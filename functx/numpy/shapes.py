@@ -33,7 +33,7 @@ from functx.ops.operands import (
     canonical_axes,
     canonical_axis,
     canonical_shape,
-    is_sequence_of_ints,
+    shape_entries,
     tuple_delete,
 )
 from functx.ops.views import element_view, returns_view
@@ -98,9 +98,7 @@ def reshape(
     if copy is not None:
         return _copy_or_check_shared(a, reshape(a, shape, order), copy)
     a = ensure_array(a)
-    lengths: Any = shape
-    if type(lengths) is not tuple:
-        lengths = tuple(lengths) if is_sequence_of_ints(lengths) else (lengths,)
+    lengths: Any = shape if type(shape) is tuple else shape_entries(shape)
     for n in lengths:
         if type(n) is not int:
             lengths = tuple([as_int("reshape: the shape", n) for n in lengths])
@@ -201,6 +199,7 @@ def squeeze(a: ArrayOrList, axis: Axes = None) -> Value:
     return reshape(a, tuple_delete(shape, axes))
 
 
+@returns_view
 def expand_dims(a: ArrayOrList, axis: Axes) -> Value:
     """`a` with new dimensions of length 1 at the positions `axis` of the result."""
     a = ensure_array(a)

@@ -132,8 +132,11 @@ def canonical_axis(axis: object, ndim: int, name: str = "axis") -> int:
 
 
 def is_sequence_of_ints(integers: Axes) -> TypeIs[Sequence[SupportsIndex]]:
-    """Whether `integers` can be iterated: it is no integer and no array without dimensions."""
-    return hasattr(integers, "__iter__") and getattr(integers, "ndim", 1) > 0
+    """Whether `integers` is a sequence or an array with dimensions, not one integer.
+
+    Sets have no order, and an iterator has its integers for the first reader alone.
+    """
+    return isinstance(integers, Sequence) or getattr(integers, "ndim", 0) > 0
 
 
 def canonical_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:
@@ -164,12 +167,18 @@ def check_axes(op: str, axes: int | Sequence[int], ndim: int) -> None:
         raise AxisError(f"{op}: each axis must be in [0, {ndim}), and named once; got {axes}")
 
 
+def shape_entries(shape: ShapeLike) -> tuple[Any, ...]:
+    """The entries of `shape`, a number or any iterable but an array without dimensions."""
+    has_several = hasattr(shape, "__iter__") and getattr(shape, "ndim", 1) > 0
+    return tuple(shape) if has_several else (shape,)  # type: ignore[arg-type]
+
+
 def canonical_shape(shape: ShapeLike, name: str = "shape") -> tuple[int, ...]:
-    """`shape`, an int or a sequence, as a tuple of non-negative ints."""
+    """`shape`, an int or any iterable of them, as a tuple of non-negative ints."""
     if type(shape) is tuple and all([type(n) is int and 0 <= n < 2**63 for n in shape]):
         return shape
     try:
-        dims = tuple([index(n) for n in (shape if is_sequence_of_ints(shape) else (shape,))])
+        dims = tuple([index(n) for n in shape_entries(shape)])
     except ConcretizationError as error:
         raise ArgumentError(
             f"{name} must be made of integers known while tracing; got {short_repr(shape)}",

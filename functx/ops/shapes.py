@@ -556,9 +556,8 @@ def iota(dtype: DTypeLike, size: int) -> Value:
 
 def broadcasted_iota(dtype: DTypeLike, shape: Sequence[int], dimension: int) -> Value:
     """An array of `shape` whose elements are their index along `dimension`, in `dtype`."""
-    return Iota(
-        canonical_dtype(dtype), canonical_shape(shape), canonical_axis(dimension, len(shape))
-    )()
+    shape = canonical_shape(shape)
+    return Iota(canonical_dtype(dtype), shape, canonical_axis(dimension, len(shape)))()
 
 
 def embed_constant(x: Value) -> Value:

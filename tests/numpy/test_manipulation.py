@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import functx.numpy as fnp
+from functx import nn
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -316,6 +317,13 @@ def test_any_iterable_of_integers_is_a_shape():
     lengths = {2: "rows", 3: "columns"}.keys()
     for shaped in (fnp.zeros(lengths), fnp.arange(6).reshape(range(2, 4)), fnp.empty(iter((2, 3)))):
         assert shaped.shape == (2, 3)
+
+
+@pytest.mark.parametrize("function", [fnp.sum, fnp.average, nn.standardize])
+def test_axes_are_no_set_and_no_iterator_which_is_read_once(function):
+    for axes in ({0, 1}, iter((0, 1))):
+        with pytest.raises(ArgumentError, match="axis must be an integer; got"):
+            function(np.ones((2, 3), "float32"), axis=axes)
 
 
 def test_broadcast_shapes_takes_ints_and_tuples():

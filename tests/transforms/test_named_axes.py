@@ -308,7 +308,10 @@ def test_a_jitted_function_is_traced_for_each_length():
     np.testing.assert_array_equal(both, [[4, 12], [4, 12]])
     both = functx.vmap(functx.vmap(f, axis_name="i"))(square * [[1, 3]])
     np.testing.assert_array_equal(both, [[8, 8], [8, 8]])
-    assert functx.vmap(lambda v: functx.eval_shape(f, v) is not None and f(v), axis_name="i")(Y)[0] == 40
+    assert (
+        functx.vmap(lambda v: functx.eval_shape(f, v) is not None and f(v), axis_name="i")(Y)[0]
+        == 40
+    )
 
 
 def test_the_same_program_is_batched_over_a_name_and_without():

@@ -11,7 +11,7 @@ from functx.numpy.shapes import broadcast_arrays as broadcast_arrays
 from functx.numpy.shapes import broadcast_shapes as broadcast_shapes
 from functx.numpy.shapes import broadcast_to as broadcast_to
 from functx.numpy.shapes import ensure_array
-from functx.ops.operands import canonical_axis, is_sequence_of_ints
+from functx.ops.operands import canonical_axis, is_sequence_of_ints, shape_entries
 from functx.ops.views import AsStrided
 
 __all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "sliding_window_view"]
@@ -35,9 +35,7 @@ def sliding_window_view(
     """
     x = ensure_array(x)
     shape = aval_of(x).shape
-    sizes = [
-        index(n) for n in (window_shape if is_sequence_of_ints(window_shape) else (window_shape,))
-    ]
+    sizes = [index(n) for n in shape_entries(window_shape)]
     axes = range(len(shape)) if axis is None else axis if is_sequence_of_ints(axis) else (axis,)
     axes = [canonical_axis(a, len(shape), "sliding_window_view: axis") for a in axes]
     if len(sizes) != len(axes):
