@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy
 import pytest
 
@@ -607,13 +608,17 @@ def test_ldexp_reaches_the_ends_of_the_range():
 
 
 def test_frexp_of_halves_and_of_small_numbers():
-    for dtype in ("float16", "float32"):
-        tiny, smallest = numpy.finfo(dtype).tiny, numpy.finfo(dtype).smallest_subnormal
-        x = numpy.array([0.0, 1.0, -6.5, 1e-4, tiny, -tiny / 3, smallest, inf], dtype)
+    for dtype in ("float16", "bfloat16", "float8_e4m3fn", "float32"):
+        limits = ml_dtypes.finfo(dtype)
+        tiny, smallest, largest = limits.tiny, limits.smallest_subnormal, limits.max
+        x = numpy.array([0.0, 1.0, -6.5, 1e-2, tiny, -tiny / 3, smallest, largest], dtype)
+        expected = numpy.frexp(x.astype("float32"))
         for fun in (np.frexp, jit(np.frexp)):
             mantissa, exponent = fun(x)
-            numpy.testing.assert_array_equal(mantissa, numpy.frexp(x)[0])
-            numpy.testing.assert_array_equal(exponent, numpy.frexp(x)[1])
+            assert mantissa.dtype == dtype
+            numpy.testing.assert_array_equal(mantissa.astype("float32"), expected[0])
+            numpy.testing.assert_array_equal(exponent, expected[1])
+    assert np.frexp(numpy.float32(inf)) == (inf, 0)
 
 
 def test_quotients_rounded_down_have_no_derivative_at_a_divisor_of_0():
