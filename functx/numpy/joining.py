@@ -226,6 +226,7 @@ def array_split(ary: ArrayOrList, indices_or_sections: ArrayOrList, axis: int = 
     return _split_sections("array_split", ary, indices_or_sections, axis, even=False)
 
 
+@returns_view
 def hsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary` split along its second axis, a vector along its only axis."""
     ary = ensure_array(ary)
@@ -233,6 +234,7 @@ def hsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
     return _split_sections("hsplit", ary, indices_or_sections, axis, even=True)
 
 
+@returns_view
 def vsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary`, of at least two dimensions, split along its first axis."""
     return _split_sections(
@@ -240,6 +242,7 @@ def vsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
     )
 
 
+@returns_view
 def dsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary`, of at least three dimensions, split along its third axis."""
     return _split_sections(

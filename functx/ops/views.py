@@ -378,7 +378,7 @@ def returns_new_array(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
         out: Any = function(*args, **kwargs)
-        operands: tuple[Any, ...] = args
+        operands: tuple[Any, ...] = *args, *kwargs.values()
         arrays = [x for arg in operands for x in (arg if type(arg) in _LISTS else (arg,))]
         if type(out) in _LISTS:
             return type(out)([copy_if_shared(x, *arrays) for x in out])
@@ -388,9 +388,9 @@ def returns_new_array(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def returns_view(function: Callable[P, T]) -> Callable[P, T]:
-    """`function` with every result that is a Variable among its arguments as a view of that one.
+    """`function`, which returns a view of a Variable where it would return the Variable itself.
 
-    So a view of all elements has a gradient and hooks of its own.
+    A view of all elements has a gradient and hooks of its own.
     """
 
     @wraps(function)
@@ -405,7 +405,7 @@ def returns_view(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def as_view(out: Any, arrays: Sequence[object]) -> Any:
-    """`out`, as a view of it if it is a Variable that is one of `arrays`, outside a trace."""
+    """`out`; outside a trace, a view of it if it is a Variable and one of `arrays`."""
     if is_variable(out) and current_builder.get() is None and any([x is out for x in arrays]):
         return ops.Reshape(out.shape)(out)
     return out

@@ -209,9 +209,10 @@ def test_a_leaf_is_written_to_only_without_gradients():
 def test_a_view_of_all_elements_is_an_array_of_its_own_with_the_memory_of_its_base():
     x, seen = leaf(), []
     methods = x[:], x[...], x.reshape(3), x.squeeze(), x.transpose(), x.T
-    functions = np.reshape(x, 3), np.split(x, 1)[0], np.broadcast_to(x, 3), np.flip(x, ())
-    functions += np.reshape(a=x, shape=3), np.flip(m=x, axis=())
-    for view in (*methods, *functions, *np.broadcast_arrays(x, x)):
+    functions = np.reshape(x, 3), np.broadcast_to(array=x, shape=3), np.flip(x, ())
+    functions += np.reshape(a=x, shape=3), np.flip(m=x, axis=()), np.expand_dims(x, ())
+    parts = *np.split(x, 1), *np.hsplit(x, 1), *np.broadcast_arrays(x, x)
+    for view in (*methods, *functions, *parts):
         assert view is not x and not view.is_leaf
         view.register_hook(lambda g: seen.append(g.tolist()))
         view.retain_grad()
