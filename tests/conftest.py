@@ -31,7 +31,7 @@ functx.config.traceback_filtering = "off"
 gc.freeze()
 gc.set_threshold(100_000, 20, 20)
 
-# A fifth of the memory of the machine, of which each worker takes as much.
+# Each worker may hold a fifth of the machine's memory.
 MEMORY_LIMIT = max(3e9, os.sysconf("SC_PHYS_PAGES") * resource.getpagesize() / 5)
 
 

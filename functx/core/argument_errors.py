@@ -46,10 +46,30 @@ _NAMED_ERRORS: dict[type[Exception], type[FunctxError]] = {
 }
 """For errors of Python and NumPy the error of functx, which is one of their kind as well."""
 _TAKE_TYPED_KEYS = {
-    *("array_equiv", "atleast_1d", "atleast_2d", "atleast_3d", "block", "broadcast_arrays"),
-    *("broadcast_like", "column_stack", "diag_indices_from", "dsplit", "eq", "equal", "fliplr"),
-    *("flipud", "hsplit", "matrix_transpose", "ndim", "ne", "not_equal", "select", "select_n"),
-    *("shape", "stop_gradient", "vsplit"),
+    "array_equiv",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "block",
+    "broadcast_arrays",
+    "broadcast_like",
+    "column_stack",
+    "diag_indices_from",
+    "dsplit",
+    "eq",
+    "equal",
+    "fliplr",
+    "flipud",
+    "hsplit",
+    "matrix_transpose",
+    "ndim",
+    "ne",
+    "not_equal",
+    "select",
+    "select_n",
+    "shape",
+    "stop_gradient",
+    "vsplit",
 }
 """The functions whose parameters are all arrays that JAX applies to typed keys, too."""
 _LIBRARIES = {

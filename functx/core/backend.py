@@ -95,7 +95,7 @@ class Backend:
     typed_key_array: Callable[[Any, Any], Any]
     """Typed keys from key data and a key dtype of JAX; any other value as it is."""
     call_with_keys: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
-    """The result of the function of JAX that a function of functx is named after, for typed keys."""
+    """Calls the function of JAX with the name of a function of functx, for arguments with typed keys."""
     axis_size: Callable[[Any], int | None]
     """The size of a named axis that JAX binds around the current code; None if it binds none."""
     axis_names: Callable[[], Sequence[Hashable]]

@@ -1,4 +1,4 @@
-"""Context variables with a value for a while."""
+"""Temporary values of context variables."""
 
 from __future__ import annotations
 

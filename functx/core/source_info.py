@@ -27,7 +27,7 @@ _LONGEST_CHAIN = 100
 
 
 def closure_values(fun: object) -> list[Any]:
-    """The values in the closure of a function, without variables that have none yet."""
+    """The values in the closure of a function; cells that are still empty have none."""
     found = []
     for cell in getattr(fun, "__closure__", None) or ():
         with suppress(ValueError):

@@ -329,7 +329,7 @@ class ShapedArray(metaclass=_InternedAvalType):
 
 
 def shape_dtype_struct(aval: ShapedArray) -> jax.ShapeDtypeStruct:
-    """The class in which JAX, and libraries made for it, state the type of an array, for `aval`."""
+    """`aval` as a `jax.ShapeDtypeStruct`, for which JAX and its libraries check."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 

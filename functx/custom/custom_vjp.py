@@ -268,7 +268,10 @@ def trace_bwd_rule(
 
 
 def refuse_cotangents(error: Exception, call: CallInfo, count: int) -> Function:
-    """The backward rule whose cotangents raise `error` where they are needed, from the first `count` operands."""
+    """The backward rule in place of one that raised `error`, which it raises where a cotangent is used.
+
+    Its first `count` operands are the cotangents of the outputs.
+    """
     in_avals = select_where(call.avals, inexact_mask(call.avals))
 
     def refuse(*xs: Value) -> list[Value]:

@@ -190,14 +190,19 @@ def typed_key_array(words: Any, dtype: object) -> Any:
 
 
 _MAPS_LEAVES = {
-    *("all_gather", "all_to_all", "pbroadcast", "ppermute", "pshuffle"),
-    *("checkpoint_name", "stop_gradient"),
+    "all_gather",
+    "all_to_all",
+    "checkpoint_name",
+    "pbroadcast",
+    "ppermute",
+    "pshuffle",
+    "stop_gradient",
 }
 """The functions that do the same to each leaf of a pytree, and to the words of typed keys."""
 
 
 def call_with_keys(ours: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of the function of JAX that has the name of one of functx, for arguments with typed keys.
+    """The result of the function of JAX with the name of `ours`, for arguments with typed keys.
 
     Raises TypedKeyError if JAX has no such function, or none that takes keys.
     """

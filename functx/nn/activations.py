@@ -74,7 +74,7 @@ __all__ = [
 
 
 def _as_float(x: ArrayLike) -> Value:
-    """`x` in the dtype of `x * 1.0`."""
+    """`x` in the dtype of `x * 1.0`, to which integers and booleans promote."""
     return promote(x, 1.0)[0]
 
 

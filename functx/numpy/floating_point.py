@@ -377,10 +377,9 @@ def _float_divmod(x: Value, y: Value) -> tuple[Value, Value]:
     # A zero has the sign of x / y, and at y = 0 the quotient is x / y.
     ratio = ops.div(x, y)
     quotient = logic.select(ops.eq(quotient, 0), conversion.floor(ratio), quotient)
-    # That has no derivative, as any quotient.
-    return logic.select(ops.eq(y, 0), ops.stop_gradient(ratio), quotient), _correct_remainder(
-        r, y, correction
-    )
+    # A rounded quotient has no derivative, so that x / y must have none either.
+    quotient = logic.select(ops.eq(y, 0), ops.stop_gradient(ratio), quotient)
+    return quotient, _correct_remainder(r, y, correction)
 
 
 @make_ufunc

@@ -283,7 +283,7 @@ def size(a: ArrayOrList, axis: Axes = None) -> int:
 
 
 def iscomplexobj(x: ArrayOrList | DTypeLike | None) -> bool:
-    """Whether the dtype of `x`, or the dtype `x`, is complex; None is not."""
+    """Whether `x` is complex, an array or a dtype; False for None."""
     if x is None:
         return False
     if _is_dtype_like(x) and not isinstance(x, str):
@@ -292,7 +292,7 @@ def iscomplexobj(x: ArrayOrList | DTypeLike | None) -> bool:
 
 
 def isrealobj(x: ArrayOrList | DTypeLike | None) -> bool:
-    """Whether the dtype of `x`, or the dtype `x`, is real; None is."""
+    """Whether `x` is real, an array or a dtype; True for None."""
     return not iscomplexobj(x)
 
 

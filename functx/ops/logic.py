@@ -367,8 +367,8 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Value:
 def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Value:
     """`on_true` where the boolean `pred` holds, else `on_false`, elementwise.
 
-    An integer holds if it is positive. A derivative goes through the selected operand alone. A
-    scalar stands for a whole array.
+    An integer `pred` selects `on_true` where it is positive. A derivative goes through the selected
+    operand alone. A scalar stands for a whole array.
     """
     if is_integer(aval_of(pred).dtype):
         return select_n(pred, on_false, on_true)

@@ -17,6 +17,7 @@ from functx.core.types import DType, is_inexact, is_integer
 from functx.core.typing import ArrayLike, Value
 from functx.ops.indexing import ScatterDimensionNumbers
 from functx.ops.operands import as_int, literal
+from functx.ops.parallel import place_result
 from functx.ops.scattering import scatter_add, scatter_max, scatter_min, scatter_mul
 
 
@@ -54,7 +55,7 @@ def _segment_function(
         out = _scatter_rows(combine, start, rows, segment_ids, count, bucket_size)
         if bucket_size is not None:
             out = reduce(out, (0,))
-        return out if out_sharding is None else ops.with_sharding_constraint(out, out_sharding)
+        return place_result(out, out_sharding)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -69,7 +70,10 @@ def _scatter_rows(
     count: int,
     bucket_size: int | None,
 ) -> Value:
-    """The rows combined by `scatter` in each of `count` segments, of each bucket if there is a `bucket_size`."""
+    """The rows of each of `count` segments, combined by `scatter`.
+
+    With a `bucket_size`, those of each bucket of so many rows apart, along a new first dimension.
+    """
     aval = aval_of(segment_ids)
     row_shape = rows.shape[aval.ndim :]
     shape: tuple[int, ...] = (count, *row_shape)

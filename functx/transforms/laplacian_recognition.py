@@ -118,9 +118,9 @@ class LaplacianRecognizer:
         self.partial_sums: set[Atom] = set()
         """The sums that are operands of a larger one."""
         self.increments: dict[Atom, tuple[Atom, SecondDerivatives]] = {}
-        """The values that are another value plus a sum, with both."""
+        """For each value that is another value plus a sum: that value, and the sum."""
         self.replacements: dict[Atom, tuple[Atom, SecondDerivatives]] = {}
-        """The results of the jets that compute the sums, by the variable of the sum; with the sum."""
+        """For the variable of each sum: the result of the jet that computes it, and the sum."""
 
     def follow(self, primitive: Primitive, inputs: Sequence[Atom], out: Tracer) -> None:
         """Called with each operation that is appended."""

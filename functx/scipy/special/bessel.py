@@ -264,7 +264,7 @@ def _oscillating(v: Value, x: Value) -> tuple[Value, Value]:
 
 
 def _regions(v: Value, x: Value) -> tuple[Value, Value, Value, Value, Value]:
-    """|v| and |x|, where these are numbers, where recurrences hold, and where the asymptotic series do."""
+    """|v|, |x|, and three masks: of numbers, of points for recurrences and of those for asymptotic series."""
     size, order = ops.abs(x), ops.abs(v)
     valid = (order < math.inf) & (size == size)
     far = (size >= 25.0) & (size >= 0.5 * order * order) & (size < math.inf)
