@@ -148,7 +148,7 @@ def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_call_with_keys(error: Exception) -> bool:
-    """Whether a function of functx raised `error` since its own arguments are typed keys."""
+    """Whether a function of functx raised `error` because its own arguments are typed keys."""
     return isinstance(error, TypedKeyError) and _is_within_libraries(error.__traceback__)
 
 

@@ -605,6 +605,11 @@ def test_ldexp_reaches_the_ends_of_the_range():
     x, n = numpy.float32([1.0, 1.5, 0.0, inf]), numpy.array([126, -126, 1000, -5], "int32")
     numpy.testing.assert_array_equal(np.ldexp(x, n), numpy.ldexp(x, n))
     assert float(np.ldexp(numpy.float32(2.0**-126), 252)) == 2.0**126
+    small = numpy.array([1.0, 0.75], "float8_e4m3fn")
+    for n in range(-9, 9):
+        expected = numpy.ldexp(numpy.float32([1.0, 0.75]), n).astype(small.dtype)
+        found = np.ldexp(small, n)
+        numpy.testing.assert_array_equal(found.astype("float32"), expected.astype("float32"))
 
 
 def test_frexp_of_halves_and_of_small_numbers():

@@ -234,7 +234,7 @@ def test_results_lie_where_out_sharding_says():
         ).shape == (4,)
     with pytest.raises(AxisError, match="must have at most one entry"):
         random.normal(random.key(0), (), out_sharding=sharding)
-    # The sharding in the type of a traced array is over an empty mesh where there is none.
+    # Without a mesh, the type of a traced array has a sharding over an empty one.
     place = functx.make_ir(
         lambda x: random.normal(random.key(0), (3,), out_sharding=functx.typeof(x).sharding)
     )
