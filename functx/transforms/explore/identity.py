@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from functx.core.errors import IdentityTestError
-from functx.core.source_info import frame_source
+from functx.core.source_info import USER_CODE, file_owner, frame_source
 from functx.core.tracer import Tracer
 from functx.transforms.explore.iterations import instructions_after, successors
 
@@ -118,8 +118,14 @@ def is_layout_known() -> bool:
 
 
 def check_plain_flag(frame: FrameType) -> None:
-    """Raise IdentityTestError unless a comparison is that of a variable whose value is not traced."""
+    """Raise IdentityTestError unless a comparison is that of a variable whose value is not traced.
+
+    Installed packages compare many other objects: there, only comparisons with `True` and `False` count.
+    """
     before = [x for x in dis.get_instructions(frame.f_code) if x.offset < frame.f_lasti]
+    is_users = file_owner[frame.f_code.co_filename] is USER_CODE
+    if before[-1].opname != "LOAD_CONST" and not is_users:
+        return
     name = before[-2].argval if before[-2].opname.startswith(_LOADS_OF_VARIABLES) else None
     name = name[-1] if isinstance(name, tuple) else name
     variables = {**frame.f_globals, **frame.f_locals}

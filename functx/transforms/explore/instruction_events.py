@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
+from functx.core.errors import IdentityTestError
 from functx.core.source_info import FUNCTX_OR_JAX, file_owner
 
 Chosen = Callable[[CodeType], Container[int]]
@@ -130,7 +131,15 @@ def _new_tool(start: Callable[..., Any], run_instruction: Callable[..., Any]) ->
     """The number of a tool of `sys.monitoring`, to which the start of each function is reported."""
     monitoring = _monitoring()
     # Those without a use by convention come first.
-    tool: int = next(n for n in (3, 4, 5, 2, 1, 0) if monitoring.get_tool(n) is None)
+    free = [n for n in (3, 4, 5, 2, 1, 0) if monitoring.get_tool(n) is None]
+    if not free:
+        in_use = ", ".join([monitoring.get_tool(n) for n in range(6)])
+        raise IdentityTestError(
+            "explore: one of the six tools of `sys.monitoring` must be free, to tell of comparisons by "
+            f"identity; got all in use, by {in_use}",
+            fix="Leave a debugger, profiler or coverage tool out.",
+        )
+    (tool, *_) = free
     monitoring.use_tool_id(tool, "functx.explore")
     monitoring.register_callback(tool, monitoring.events.PY_START, start)
     monitoring.register_callback(tool, monitoring.events.INSTRUCTION, run_instruction)
