@@ -36,19 +36,18 @@ from functx.core.typing import ArrayLike
 from functx.ops.operands import literal
 from functx.transforms.vmap import vmap
 
-Outputs: TypeAlias = "Variable | GradientEdge | Sequence[Variable | GradientEdge]"
-Inputs: TypeAlias = "Variable | GradientEdge | Sequence[Variable | GradientEdge]"
+VariablesOrEdges: TypeAlias = "Variable | GradientEdge | Sequence[Variable | GradientEdge]"
 Gradients: TypeAlias = "ArrayLike | Sequence[ArrayLike | None] | None"
 
 
 @api_boundary
 def backward(
-    tensors: Outputs,
+    tensors: VariablesOrEdges,
     grad_tensors: Gradients = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     grad_variables: Gradients = None,
-    inputs: Inputs | None = None,
+    inputs: VariablesOrEdges | None = None,
 ) -> None:
     """Add the gradients of `tensors` to `.grad` of the leaves that they were computed from.
 
@@ -114,8 +113,8 @@ def warn_of_cycles() -> None:
 @with_explained_errors
 @api_boundary
 def grad(
-    outputs: Outputs,
-    inputs: Inputs,
+    outputs: VariablesOrEdges,
+    inputs: VariablesOrEdges,
     grad_outputs: Gradients = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,

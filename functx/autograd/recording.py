@@ -23,6 +23,7 @@ from functx.core.program import Literal, Program
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, x64_enabled
 from functx.ops.callbacks import HostPrimitive
+from functx.passes.costs import bytes_of
 
 
 class Recording:
@@ -104,7 +105,7 @@ class Recording:
         """The number of a new value from outside."""
         self.captured.append(value)
         self.captured_avals.append(aval)
-        self.bytes += aval.size * aval.dtype.itemsize
+        self.bytes += bytes_of(aval)
         number = self.captured_numbers[id(value)] = -len(self.captured)
         return number
 

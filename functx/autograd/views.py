@@ -47,9 +47,8 @@ class VersionCounter:
         """Counts writes."""
         self.version += versions
         self.writes += writes
-        if self.logs:
-            for log in self.logs:
-                log.append(self)
+        for log in self.logs:
+            log.append(self)
 
 
 _changing_logs = Lock()
@@ -157,20 +156,9 @@ def detach(x: Variable) -> Variable:
 
 def write(x: Variable, new: Variable) -> None:
     """Write `new`, of the same shape and dtype; all views of the memory see it."""
+    first, states = x, []
     if (watch := operand_watch.get()) is not None:
         watch((x,))
-    if x._view is None:
-        # As below, in fewer steps.
-        if step_traces.count:
-            capture_in_step(x)
-        new, edge = written(x, new)
-        recorded = new.read()
-        counter = x._counter or x.version_counter
-        counter.add()
-        x._replace(recorded, edge, new._dual)
-        x._writes_read = counter.writes
-        return
-    first, states = x, []
     while True:
         if step_traces.count:
             capture_in_step(x)

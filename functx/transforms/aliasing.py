@@ -407,11 +407,6 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
             fix="Enter functx.autograd.no_grad() around the call of the transformed function or the "
             "loop, not only inside it, or write to a copy (x.copy()).",
         )
-    if len(recorded) == len(new) and not in_trace:
-        # As below, in fewer passes.
-        for x, value in zip(recorded, new.values(), strict=True):
-            x.write(value)
-        return
     states = [i for i in new if isinstance(args[i], GeneratorState)]
     write_to_numpy_arrays(args, new)
     values = [new[i] for i in traced]

@@ -1,4 +1,4 @@
-"""`vmap`, and the rewrite of a program to one that runs on batches."""
+"""`vmap`: a function mapped over an axis of its arguments."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def vmap(
         )
     _check_axis_leaves(label, in_axes, "in_axes", InAxesError)
     _check_axis_leaves(label, out_axes, "out_axes", OutAxesError)
-    mapped = MappedFunction(fun, in_axes, out_axes, names, axis_size, chunk_size)
+    mapped = MappedFunction(fun, label, in_axes, out_axes, names, axis_size, chunk_size)
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return mapped.call(args, kwargs)
@@ -157,11 +157,15 @@ def _axis_names(
 
 
 class MappedFunction:
-    """A function and how `vmap` maps it: along which axes, under which names, in chunks of which size."""
+    """A function and how `vmap` maps it: along which axes, under which names, in chunks of which size.
+
+    Messages begin with `label`.
+    """
 
     def __init__(
         self,
         fun: Function,
+        label: str,
         in_axes: PyTree,
         out_axes: PyTree,
         names: AxisNames,
@@ -171,10 +175,10 @@ class MappedFunction:
         # Chunks use `scan`, and `lax.map`, defined beside it, uses vmap.
         from functx.transforms.chunked_batching import check_chunk_size
 
-        self.fun, self.label = fun, f"vmap({function_name(fun)})"
+        self.fun, self.label = fun, label
         self.in_axes, self.out_axes, self.names = in_axes, out_axes, names
         self.axis_size, self.chunk_size = axis_size, chunk_size
-        check_chunk_size(self.label, chunk_size)
+        check_chunk_size(label, chunk_size)
 
     def call(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> PyTree:
         """The results for all elements."""

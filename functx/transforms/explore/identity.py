@@ -27,7 +27,7 @@ from functx.transforms.explore.iterations import instructions_after, successors
 def identity_tests(code: CodeType) -> dict[int, int]:
     """The offset of each comparison by identity in a function, and the height of the stack there.
 
-    Those with `None`, and with constants other than booleans, are left out.
+    Comparisons with constants that are no booleans, such as `x is None`, are left out.
     """
     tests = [
         each.offset
