@@ -45,33 +45,6 @@ _NAMED_ERRORS: dict[type[Exception], type[FunctxError]] = {
     ValueError: ValueRangeError,
 }
 """For errors of Python and NumPy the error of functx, which is one of their kind as well."""
-_TAKE_TYPED_KEYS = {
-    "array_equiv",
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
-    "block",
-    "broadcast_arrays",
-    "broadcast_like",
-    "column_stack",
-    "diag_indices_from",
-    "dsplit",
-    "eq",
-    "equal",
-    "fliplr",
-    "flipud",
-    "hsplit",
-    "matrix_transpose",
-    "ndim",
-    "ne",
-    "not_equal",
-    "select",
-    "select_n",
-    "shape",
-    "stop_gradient",
-    "vsplit",
-}
-"""The functions whose parameters are all arrays that JAX applies to typed keys, too."""
 _LIBRARIES = {
     "functx",
     "jax",
@@ -282,8 +255,6 @@ def _frame_owner(frame: FrameType) -> str:
 
 def _takes_arrays_only(function: Callable[..., Any]) -> bool:
     """Whether all parameters of a function are arrays of numbers, as those of ufuncs are."""
-    if function.__name__ in _TAKE_TYPED_KEYS:
-        return False
     kinds = {p.annotation for p in signature(function).parameters.values()}
     return kinds <= {"ArrayLike", "ArrayOrList", "Value", "Out", Parameter.empty}
 
@@ -426,6 +397,7 @@ _TYPES = {
         "an array, a number or a list of numbers", "arrays", _is_array_or_list
     ),
     "Value": _ArgumentType("an array", "arrays", _is_array),
+    "Keys": _ArgumentType("typed keys", "typed keys", lambda x: backend.raw_key_data(x) is not x),
     "Number": _ArgumentType("a number", "numbers", _is_array),
     "Callable": _ArgumentType("a function", "functions", callable),
     "Function": _ArgumentType("a function", "functions", callable),

@@ -43,6 +43,10 @@ Number: TypeAlias = "float | Value"
 """A real number, or an array of them."""
 ArrayOrList: TypeAlias = "ArrayLike | Sequence[Any]"
 """An array, a number, or nested lists and tuples of them, as an argument of functions of NumPy's."""
+Keys: TypeAlias = jax.Array
+"""An array of typed keys, in annotations of functions that JAX applies to them, too."""
+PyTreeOrKeys: TypeAlias = Any
+"""As `PyTree`, for functions that do the same to each leaf, and to the words of typed keys."""
 Index: TypeAlias = "ArrayOrList | slice | EllipsisType | None"
 """The index of elements of an array, as in NumPy: one item, or a tuple of them."""
 Out: TypeAlias = jax.Array | np.ndarray[Any, Any] | tuple[Any, ...] | None

@@ -11,7 +11,7 @@ from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.program_editing import to_tracer
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import DType, canonical_dtype, kind
-from functx.core.typing import ArrayLike, Value
+from functx.core.typing import ArrayLike, Keys, Value
 from functx.lax.elementwise import broadcasting_unit_dims
 from functx.numpy import asarray
 from functx.numpy.shapes import broadcast_to
@@ -20,7 +20,7 @@ from functx.ops.views import returns_new_array
 
 
 @returns_new_array
-def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Value:
+def broadcast_like(arr: ArrayLike | Keys, like_arr: ArrayLike) -> Value:
     """`arr` broadcast to the shape of `like_arr`, as NumPy broadcasts.
 
     >>> import numpy

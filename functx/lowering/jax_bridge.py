@@ -189,26 +189,15 @@ def typed_key_array(words: Any, dtype: object) -> Any:
     return kind.wrap(words)
 
 
-_MAPS_LEAVES = {
-    "all_gather",
-    "all_to_all",
-    "checkpoint_name",
-    "pbroadcast",
-    "ppermute",
-    "pshuffle",
-    "stop_gradient",
-}
-"""The functions that do the same to each leaf of a pytree, and to the words of typed keys."""
-
-
 def call_with_keys(ours: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of the function of JAX with the name of `ours`, for arguments with typed keys.
 
     Raises TypedKeyError if JAX has no such function, or none that takes keys.
     """
     name = ours.__name__
-    if name in _MAPS_LEAVES:
-        return _map_leaves(ours, signature(ours).bind(*args, **kwargs))
+    declared = signature(ours)
+    if any([p.annotation == "PyTreeOrKeys" for p in declared.parameters.values()]):
+        return _map_leaves(ours, declared.bind(*args, **kwargs))
     package = ".".join(["jax", *ours.__module__.split(".")[1:2]])
     function = getattr(sys.modules.get(package), name, None)
     try:

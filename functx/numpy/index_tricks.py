@@ -14,7 +14,7 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.rewriting import T
 from functx.core.tracer import as_ndarray, aval_of
 from functx.core.types import canonical_dtype
-from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray, ShapeLike, Value
+from functx.core.typing import ArrayOrList, DTypeLike, Keys, NumPyArray, ShapeLike, Value
 from functx.numpy.array_creation import INT, arange, linspace, zeros
 from functx.numpy.promotion import broadcast_to, copy_array, promote
 from functx.numpy.shapes import ensure_array, static_integers
@@ -84,7 +84,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Value, ...]:
     return tuple(map(_index_array, indices))
 
 
-def diag_indices_from(arr: ArrayOrList) -> tuple[Value, ...]:
+def diag_indices_from(arr: ArrayOrList | Keys) -> tuple[Value, ...]:
     """`diag_indices` for an array whose dimensions have one length."""
     shape = aval_of(arr).shape
     if len(shape) < 2 or len(set(shape)) != 1:

@@ -12,7 +12,7 @@ from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import canonical_dtype
-from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
+from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Keys, Out, Value
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import copy_array, copy_if_shared, promote
 from functx.numpy.shapes import (
@@ -135,7 +135,7 @@ def dstack(tup: ArrayOrList, dtype: DTypeLike = None) -> Value:
     )
 
 
-def column_stack(tup: ArrayOrList) -> Value:
+def column_stack(tup: ArrayOrList | Keys) -> Value:
     """The arrays joined along the second axis, vectors as columns."""
     arrays = [ensure_array(x) for x in _promote_arrays("column_stack", _array_sequence(tup), None)]
     columns = [x if aval_of(x).ndim > 1 else expand_dims(ravel(x), 1) for x in arrays]
@@ -147,7 +147,7 @@ def append(arr: ArrayOrList, values: ArrayOrList, axis: int | None = None) -> Va
     return concatenate(promote(arr, values), axis)
 
 
-def block(arrays: ArrayOrList) -> Value:
+def block(arrays: ArrayOrList | Keys) -> Value:
     """The array assembled from nested lists of blocks, the innermost lists along the last axis."""
     depth = _depth(arrays)
     leaves = [ensure_array(x) for x in promote(*_leaves(arrays))]
@@ -227,7 +227,7 @@ def array_split(ary: ArrayOrList, indices_or_sections: ArrayOrList, axis: int = 
 
 
 @returns_view
-def hsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
+def hsplit(ary: ArrayOrList | Keys, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary` split along its second axis, a vector along its only axis."""
     ary = ensure_array(ary)
     axis = 0 if aval_of(ary).ndim == 1 else 1
@@ -235,7 +235,7 @@ def hsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
 
 
 @returns_view
-def vsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
+def vsplit(ary: ArrayOrList | Keys, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary`, of at least two dimensions, split along its first axis."""
     return _split_sections(
         "vsplit", check_min_rank("vsplit", ary, 2), indices_or_sections, 0, even=True
@@ -243,7 +243,7 @@ def vsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
 
 
 @returns_view
-def dsplit(ary: ArrayOrList, indices_or_sections: ArrayOrList) -> list[Value]:
+def dsplit(ary: ArrayOrList | Keys, indices_or_sections: ArrayOrList) -> list[Value]:
     """`ary`, of at least three dimensions, split along its third axis."""
     return _split_sections(
         "dsplit", check_min_rank("dsplit", ary, 3), indices_or_sections, 2, even=True

@@ -10,7 +10,7 @@ from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import is_complex, is_inexact
-from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Keys, Out, Value
 from functx.numpy.array_creation import asarray
 from functx.numpy.eager_programs import as_one_program
 from functx.numpy.floating_point import isfinite, isnan, real_and_imag
@@ -87,7 +87,12 @@ __all__ = [
 
 def _comparison_ufunc(name: str, primitive: Primitive, doc: str) -> BinaryUfunc[Value]:
     def function(
-        x: ArrayOrList, y: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True
+        x: ArrayOrList | Keys,
+        y: ArrayOrList | Keys,
+        /,
+        out: Out = None,
+        *,
+        where: ArrayOrList = True,
     ) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x, y), out, where)
@@ -312,7 +317,7 @@ def array_equal(a1: ArrayOrList, a2: ArrayOrList, equal_nan: bool = False) -> Va
     return _all_equal(a1, a2, equal_nan)
 
 
-def array_equiv(a1: ArrayOrList, a2: ArrayOrList) -> Value:
+def array_equiv(a1: ArrayOrList | Keys, a2: ArrayOrList | Keys) -> Value:
     """Whether two arrays broadcast together and then have equal elements."""
     try:
         return _all_equal(operand(a1), operand(a2), False)

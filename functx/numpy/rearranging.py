@@ -17,7 +17,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.tracer import Tracer, aval_of
-from functx.core.typing import ArrayOrList, Axes, NumPyArray, ShapeLike, Value
+from functx.core.typing import ArrayOrList, Axes, Keys, NumPyArray, ShapeLike, Value
 from functx.numpy import promotion
 from functx.numpy.indexer import drop_leading_ones
 from functx.numpy.joining import (
@@ -153,12 +153,12 @@ def flip(m: ArrayOrList, axis: Axes = None) -> Value:
     return shapes.rev(m, axes) if axes else m
 
 
-def fliplr(m: ArrayOrList) -> Value:
+def fliplr(m: ArrayOrList | Keys) -> Value:
     """`m` with the order along its second axis reversed."""
     return flip(check_min_rank("fliplr", m, 2), 1)
 
 
-def flipud(m: ArrayOrList) -> Value:
+def flipud(m: ArrayOrList | Keys) -> Value:
     """`m` with the order along its first axis reversed."""
     return flip(check_min_rank("flipud", m, 1), 0)
 

@@ -15,7 +15,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, canonical_dtype, is_floating, is_integer
 from functx.core.types import kind as _kind
 from functx.core.types import promote_types as _promote
-from functx.core.typing import ArrayOrList, Axes, DTypeLike, Value
+from functx.core.typing import ArrayOrList, Axes, DTypeLike, Keys, Value
 from functx.numpy.promotion import operand
 from functx.ops.operands import canonical_axes
 
@@ -266,12 +266,12 @@ def can_cast(from_: object, to: DTypeLike, casting: str = "safe") -> bool:
     return np.can_cast(_dtype_of(from_), _dtype_of(to), casting=casting)  # type: ignore[arg-type]
 
 
-def shape(a: ArrayOrList) -> tuple[int, ...]:
+def shape(a: ArrayOrList | Keys) -> tuple[int, ...]:
     """The shape of an array, number or nested list."""
     return aval_of(operand(a)).shape
 
 
-def ndim(a: ArrayOrList) -> int:
+def ndim(a: ArrayOrList | Keys) -> int:
     """The number of dimensions of an array, number or nested list."""
     return aval_of(operand(a)).ndim
 

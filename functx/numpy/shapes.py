@@ -22,7 +22,15 @@ from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of, is_variable
 from functx.core.tracing import bind
 from functx.core.types import Shape, ShapedArray
-from functx.core.typing import ArrayOrList, Axes, DTypeLike, NumPyArray, ShapeLike, Value
+from functx.core.typing import (
+    ArrayOrList,
+    Axes,
+    DTypeLike,
+    Keys,
+    NumPyArray,
+    ShapeLike,
+    Value,
+)
 from functx.numpy import promotion
 from functx.numpy.devices import on_device
 from functx.numpy.promotion import copy_array, copy_if_same_memory, operand
@@ -216,17 +224,17 @@ def _expanded(shape: Shape, axes: tuple[int, ...]) -> Shape:
     return tuple([1 if d in inserted else next(lengths) for d in range(rank)])
 
 
-def atleast_1d(*arys: ArrayOrList) -> Value | list[Value]:
+def atleast_1d(*arys: ArrayOrList | Keys) -> Value | list[Value]:
     """The arrays with at least one dimension; a list of them for several arguments."""
     return _map_arrays(arys, lambda x: ravel(x) if not aval_of(x).ndim else x)
 
 
-def atleast_2d(*arys: ArrayOrList) -> Value | list[Value]:
+def atleast_2d(*arys: ArrayOrList | Keys) -> Value | list[Value]:
     """The arrays with at least two dimensions, new ones first; a list for several arguments."""
     return _map_arrays(arys, lambda x: prepend_axes(x, 2))
 
 
-def atleast_3d(*arys: ArrayOrList) -> Value | list[Value]:
+def atleast_3d(*arys: ArrayOrList | Keys) -> Value | list[Value]:
     """The arrays with at least three dimensions: (n,) becomes (1, n, 1), and (n, m), (n, m, 1)."""
 
     def add_axes(x: Value) -> Value:
@@ -260,7 +268,7 @@ def broadcast_to(array: ArrayOrList, shape: ShapeLike) -> Value:
 
 
 @returns_view
-def broadcast_arrays(*args: ArrayOrList) -> tuple[Value, ...]:
+def broadcast_arrays(*args: ArrayOrList | Keys) -> tuple[Value, ...]:
     """The arrays broadcast to their common shape."""
     arrays = [ensure_array(x) for x in args]
     shape = promotion.broadcast_shapes(*[aval_of(x).shape for x in arrays])
@@ -293,7 +301,7 @@ def permute_dims(a: ArrayOrList, /, axes: Axes = None) -> Value:
 
 
 @returns_view
-def matrix_transpose(x: ArrayOrList, /) -> Value:
+def matrix_transpose(x: ArrayOrList | Keys, /) -> Value:
     """`x` with its last two axes swapped."""
     x = ensure_array(x)
     ndim = aval_of(x).ndim

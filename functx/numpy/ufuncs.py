@@ -131,15 +131,18 @@ def with_name_and_doc(
 ) -> F:
     """The ufunc `function` with the name, docstring and signature that users see.
 
-    The names of the operands are those of `compute`, by default of `function`.
+    The operands are those of `compute`, by default of `function`.
     """
     function.__name__ = function.__qualname__ = name
     function.__module__ = "functx.numpy"  # where pickle finds it
     function.__doc__ = doc
     # Functions with custom rules treat all positional arguments as operands: `out` is a keyword.
-    code = unwrap(compute or function).__code__
-    operands = code.co_varnames[: code.co_posonlyargcount]
-    positional = [Parameter(x, Parameter.POSITIONAL_ONLY) for x in operands]
+    named = unwrap(compute or function)
+    operands = named.__code__.co_varnames[: named.__code__.co_posonlyargcount]
+    positional = [
+        Parameter(x, Parameter.POSITIONAL_ONLY, annotation=named.__annotations__[x])
+        for x in operands
+    ]
     function.__signature__ = Signature([*positional, *_KEYWORDS])  # type: ignore[attr-defined]
     return function
 

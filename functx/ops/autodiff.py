@@ -15,7 +15,18 @@ from functx.core.primitive import LinearInput, Primitive, View
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
+from functx.core.typing import (
+    ArrayLike,
+    Cotangents,
+    Dim,
+    IRValue,
+    Mask,
+    NumPyArray,
+    PyTree,
+    PyTreeOrKeys,
+    Tangent,
+    Value,
+)
 from functx.ops.families import Linear, MovesElements
 from functx.ops.operands import batch_size
 
@@ -180,12 +191,12 @@ class CheckpointName(MovesElements, Linear):
         return x
 
 
-def stop_gradient(x: ArrayLike) -> Value:
+def stop_gradient(x: PyTreeOrKeys) -> PyTree:
     """`x`, an array or a pytree of arrays, without derivative."""
     return tree.map(StopGradient(), x)
 
 
-def checkpoint_name(x: ArrayLike, name: str) -> Value:
+def checkpoint_name(x: PyTreeOrKeys, name: str) -> PyTree:
     """`x`, an array or a pytree of arrays, with a name to which policies of checkpoints refer.
 
     See `functx.checkpoint_policies.save_only_these_names`.

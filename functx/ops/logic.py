@@ -14,7 +14,16 @@ from functx.core.program import Atom, Literal
 from functx.core.samples import EXACT, bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_integer
-from functx.core.typing import ArrayLike, IRValue, Mask, NumPyArray, Tangent, Value, Values
+from functx.core.typing import (
+    ArrayLike,
+    IRValue,
+    Keys,
+    Mask,
+    NumPyArray,
+    Tangent,
+    Value,
+    Values,
+)
 from functx.ops.families import (
     Bitwise,
     Comparison,
@@ -331,7 +340,17 @@ class Clamp(Elementwise):
         return stablehlo.clamp(low, x, high)
 
 
-def select_n(which: ArrayLike, *cases: ArrayLike) -> Value:
+def eq(x: ArrayLike | Keys, y: ArrayLike | Keys) -> Value:
+    """x == y, elementwise; false where either is nan."""
+    return Eq()(*promote_scalars(x, y))
+
+
+def ne(x: ArrayLike | Keys, y: ArrayLike | Keys) -> Value:
+    """x != y, elementwise; true where either is nan."""
+    return Ne()(*promote_scalars(x, y))
+
+
+def select_n(which: ArrayLike, *cases: ArrayLike | Keys) -> Value:
     """`cases[which]`, elementwise; `which` is boolean, or integer for more than two cases.
 
     An integer out of range selects the nearest case. A scalar stands for a whole array.
@@ -364,7 +383,7 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Value:
     return selected
 
 
-def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Value:
+def select(pred: ArrayLike, on_true: ArrayLike | Keys, on_false: ArrayLike | Keys) -> Value:
     """`on_true` where the boolean `pred` holds, else `on_false`, elementwise.
 
     An integer `pred` selects `on_true` where it is positive. A derivative goes through the selected
@@ -384,8 +403,6 @@ def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Value:
     return Clamp()(*promote_scalars(min, x, max))
 
 
-eq = binary_function(Eq)
-ne = binary_function(Ne)
 lt = binary_function(Lt)
 le = binary_function(Le)
 gt = binary_function(Gt)

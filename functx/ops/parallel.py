@@ -21,7 +21,17 @@ from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, PyTree, Value
+from functx.core.typing import (
+    ArrayLike,
+    Cotangents,
+    Dim,
+    IRValue,
+    Mask,
+    NumPyArray,
+    PyTree,
+    PyTreeOrKeys,
+    Value,
+)
 from functx.ops.collectives import (
     AxisIndexGroups,
 )
@@ -271,7 +281,7 @@ def _all_reduce_extremum(
 
 
 def all_gather(
-    x: PyTree,
+    x: PyTreeOrKeys,
     axis_name: AxisNames,
     *,
     axis_index_groups: IndexGroups = None,
@@ -326,7 +336,7 @@ def psum_scatter(
 
 
 def all_to_all(
-    x: PyTree,
+    x: PyTreeOrKeys,
     axis_name: AxisNames,
     split_axis: int,
     concat_axis: int,
@@ -370,7 +380,7 @@ def pswapaxes(
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-def ppermute(x: PyTree, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> PyTree:
+def ppermute(x: PyTreeOrKeys, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -> PyTree:
     """Each leaf of `x` sent between positions, by the pairs (source, destination) in `perm`.
 
     A position that is no destination gets zeros.
@@ -394,7 +404,7 @@ def ppermute(x: PyTree, axis_name: AxisNames, perm: Sequence[tuple[int, int]]) -
     return tree.map(ops.Ppermute(names, tuple(sorted(pairs))), x)
 
 
-def pshuffle(x: PyTree, axis_name: AxisNames, perm: Sequence[int]) -> PyTree:
+def pshuffle(x: PyTreeOrKeys, axis_name: AxisNames, perm: Sequence[int]) -> PyTree:
     """Each leaf of `x` from another position: position j gets that of position `perm[j]`.
 
     Raises ValueRangeError unless `perm` is a permutation of all positions.
@@ -407,7 +417,7 @@ def pshuffle(x: PyTree, axis_name: AxisNames, perm: Sequence[int]) -> PyTree:
     return ppermute(x, axis_name, list(zip(perm, range(len(perm)), strict=True)))
 
 
-def pbroadcast(x: PyTree, axis_name: AxisNames, source: int) -> PyTree:
+def pbroadcast(x: PyTreeOrKeys, axis_name: AxisNames, source: int) -> PyTree:
     """Each leaf of `x` at the position `source`, sent to all positions."""
     is_source = ops.eq(axis_index(axis_name), source)
     return psum(
