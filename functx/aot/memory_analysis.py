@@ -12,9 +12,10 @@ from functx.core.functionalization import (
     Functionalizer,
     Storage,
     Strides,
+    elide_copies,
     row_major_strides,
 )
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import CopiesOperand, Primitive, View
 from functx.core.program import (
     Atom,
     Equation,
@@ -26,7 +27,7 @@ from functx.core.program import (
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite
 from functx.core.tracer import Tracer, current_builder
-from functx.core.tracing import elide_copies, trace_closed
+from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
 from functx.ops.autodiff import Detach, WithValue
 from functx.ops.operands import literal
@@ -238,7 +239,7 @@ def analyze_without_writes(program: Program, strides: Sequence[Strides | None]) 
         outputs.append(OutputMemory(number, view))
     results = [*program.outputs, *roots.values()]
     equations = program.equations
-    if any([eqn.primitive.is_copy for eqn in equations]):
+    if any([isinstance(eqn.primitive, CopiesOperand) for eqn in equations]):
         equations, results = elide_copies(equations, results)
     pure = program
     if roots or equations is not program.equations:

@@ -16,7 +16,7 @@ import numpy as np
 from functx.core.context import ContextValue
 from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
-from functx.core.primitive import View
+from functx.core.primitive import CopiesOperand, View
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.tracer import (
@@ -215,7 +215,7 @@ class Functionalizer:
     def emit(self, eqn: Equation) -> None:
         """Emit `eqn`: copies and views become aliases, writes update storages."""
         primitive = eqn.primitive
-        if primitive.is_copy:
+        if isinstance(primitive, CopiesOperand):
             self.new_storage(eqn.outputs[0], self.read(eqn.inputs[0]))
             return
         if primitive.effects and Effect.WRITE in primitive.effects:
@@ -485,3 +485,17 @@ class IncrementalFunctionalizer:
             self.emitted_count += len(new_equations)
             functionalizer.emit_all(new_equations)
             return self.copy, functionalizer.read(atom).atom
+
+
+def elide_copies(
+    equations: Sequence[Equation], outputs: Sequence[Atom]
+) -> tuple[list[Equation], list[Atom]]:
+    """The equations and outputs without copies, which a program without writes does not need."""
+    originals: dict[Atom, Atom] = {}
+    remaining = []
+    for eqn in equations:
+        if isinstance(eqn.primitive, CopiesOperand):
+            originals[eqn.outputs[0]] = originals.get(eqn.inputs[0], eqn.inputs[0])
+        else:
+            remaining.append(eqn.with_substitutes(originals))
+    return remaining, [originals.get(a, a) for a in outputs]

@@ -526,13 +526,6 @@ class Primitive(metaclass=_PrimitiveType):
 
     no_cse: ClassVar[bool] = False
     """True: equal equations are not merged, and not moved."""
-    is_fusible: ClassVar[bool] = True
-    """False: on one CPU, XLA does not fuse the operation, and so never computes it in each reader.
-
-    It is emitted as a function of the module that is not inlined, once for equal operand types.
-    """
-    is_copy: ClassVar[bool] = False
-    """True: the output is a copy of the operand in new memory."""
 
     @rule
     def lower(self, ctx: LoweringContext, *values: IRValue) -> IRValue | IRValues:
@@ -563,6 +556,10 @@ class Primitive(metaclass=_PrimitiveType):
     def has_rule(cls, rule: str) -> bool:
         """Whether the class or one of its base classes defines `rule`."""
         return getattr(cls, rule, None) is not getattr(Primitive, rule)
+
+
+class CopiesOperand(Primitive, abstract=True):
+    """An operation whose output is a copy of its operand in new memory."""
 
 
 class View(Primitive, abstract=True):

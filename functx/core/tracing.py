@@ -349,6 +349,8 @@ class Builder:
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations
         if self.has_copies and not self.writes and not self.keeps_copies:
+            from functx.core.functionalization import elide_copies
+
             equations, atoms = elide_copies(equations, atoms)
         if self.recognizer is not None:
             equations, atoms = self.recognizer.replace_sums(equations, atoms)
@@ -456,20 +458,6 @@ def hoist_captures_into_args(
 
     program, captured = hoist_captures(program)
     return program, [*args, *captured]
-
-
-def elide_copies(
-    equations: Sequence[Equation], outputs: Sequence[Atom]
-) -> tuple[list[Equation], list[Atom]]:
-    """The equations and outputs without copies, which a program without writes does not need."""
-    originals: dict[Atom, Atom] = {}
-    remaining = []
-    for eqn in equations:
-        if eqn.primitive.is_copy:
-            originals[eqn.outputs[0]] = originals.get(eqn.inputs[0], eqn.inputs[0])
-        else:
-            remaining.append(eqn.with_substitutes(originals))
-    return remaining, [originals.get(a, a) for a in outputs]
 
 
 class program_checks:  # noqa: N801 - a switch, set through `functx.config`

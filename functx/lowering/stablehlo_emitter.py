@@ -131,6 +131,26 @@ class LoweringContext:
         """The arrays `x` and `y` of `aval` as results of one operation that XLA never fuses."""
         return self.module.pin_order(x, y, aval)
 
+    def call_unfused(
+        self, primitive: Primitive, rule: Callable[..., IRValue], values: IRValues
+    ) -> IRValue:
+        """The output `rule(ctx, *values)` of `primitive`, which XLA fuses with no reader on one CPU.
+
+        There it is a call that XLA does not inline, of a function for all operands of these types.
+        """
+        module, avals_in, avals_out = self.module, self.avals_in, self.avals_out
+        if not module.target.allows_noinline:
+            return rule(self, *values)
+
+        def body(*operands: IRValue) -> IRValues:
+            ctx = FunctionEmitter(module).ctx
+            ctx.avals_in, ctx.avals_out = avals_in, avals_out
+            return [rule(ctx, *operands)]
+
+        key = (primitive, *avals_in)
+        (out,) = module.call_apart(key, primitive.name, values, self.out_types, body)
+        return out
+
     def precision(self, precision: tuple[str, str] | None) -> ir.ArrayAttr:
         """The attribute for a pair of DEFAULT, HIGH or HIGHEST; None is that of `jax.default_matmul_precision`."""
         names = precision or ops.canonical_precision(jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
@@ -269,23 +289,6 @@ class ModuleEmitter:
         """
         return self.call_apart(aval, "in_order", [x, y], [self.type(aval)] * 2, lambda *pair: pair)
 
-    def call_primitive(
-        self,
-        primitive: Primitive,
-        avals: list[ShapedArray],
-        out_avals: list[ShapedArray],
-        values: IRValues,
-    ) -> list[IRValue]:
-        """The outputs of a function that computes `primitive`, which XLA may not inline."""
-
-        def body(*operands: IRValue) -> IRValues:
-            ctx = FunctionEmitter(self).ctx
-            ctx.avals_in, ctx.avals_out, ctx.constants = avals, out_avals, []
-            return primitive.as_list(primitive.lower(ctx, *operands))
-
-        out_types = [self.type(aval) for aval in out_avals]
-        return self.call_apart((primitive, *avals), primitive.name, values, out_types, body)
-
     def call_apart(
         self,
         key: Hashable,
@@ -410,9 +413,6 @@ class FunctionEmitter:
                 return
         elif (opened := lowering_decomposition(primitive, tuple(avals))) is not None:
             results = self.emit_program(opened, operands, self.ctx.module.rewrites)
-        elif not primitive.is_fusible and self.ctx.module.target.allows_noinline:
-            out_avals = [v.aval for v in eqn.outputs]
-            results = self.ctx.module.call_primitive(primitive, avals, out_avals, operands)
         else:
             ctx = self.ctx
             ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]

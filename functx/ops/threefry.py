@@ -8,9 +8,9 @@ of its own position, or the words are the sequence of the hashes of pairs of pos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
@@ -51,14 +51,24 @@ class RandomSeed(Primitive):
         return stack_words(ctx, stablehlo.convert(ctx.type(word), shifted), low, word)
 
 
-class RandomFoldIn(Primitive):
+class _Threefry(Primitive, abstract=True):
+    """An operation of many steps, which XLA would compute in each reader if it fused them."""
+
+    differentiable = False
+
+    emit: ClassVar[Callable[..., IRValue]]
+    """The output, as a `lower` rule gives it."""
+
+    def lower(self, ctx: LoweringContext, *operands: IRValue) -> IRValue:
+        return ctx.call_unfused(self, self.emit, operands)
+
+
+class RandomFoldIn(_Threefry):
     """The keys at the positions `data`: `data[i, j]` under `key[i]`.
 
     The shape of `data` begins with that of the batch of keys.
     """
 
-    differentiable = False
-    is_fusible = False
     samples = sample(u32[2], u32[()]), sample(u32[3, 2], u32[3, 4])
 
     def abstract_eval(self, key: ShapedArray, data: ShapedArray) -> ShapedArray:
@@ -84,20 +94,18 @@ class RandomFoldIn(Primitive):
             data = ops.moveaxis(data, data_dim, 0)
         return self(key, data), 0
 
-    def lower(self, ctx: LoweringContext, key: IRValue, data: IRValue) -> IRValue:
+    def emit(self, ctx: LoweringContext, key: IRValue, data: IRValue) -> IRValue:
         keys, words = ctx.avals_in
         high = ctx.constant(0, words)
         return stack_words(ctx, *threefry_2x32(ctx, key, keys, high, data, words), words)
 
 
-class RandomSplit(Primitive):
+class RandomSplit(_Threefry):
     """An array of `shape` of keys, at the positions 0, 1, ... under `key`."""
 
     shape: Shape
     size_fields = ("shape",)
     partitionable: bool = True
-    differentiable = False
-    is_fusible = False
     samples = (
         sample(u32[2], shape=(2,)),
         sample(u32[3, 2], shape=(2, 2)),
@@ -112,7 +120,7 @@ class RandomSplit(Primitive):
     def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
-    def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
+    def emit(self, ctx: LoweringContext, key: IRValue) -> IRValue:
         if not self.partitionable:
             words = sequential_words(ctx, key, 2 * prod(self.shape))
             return stablehlo.reshape(ctx.out_types[0], words)
@@ -120,15 +128,13 @@ class RandomSplit(Primitive):
         return stack_words(ctx, first, second, aval)
 
 
-class RandomBits(Primitive):
+class RandomBits(_Threefry):
     """An array of `shape` of random unsigned integers of `dtype`."""
 
     shape: Shape
     size_fields = ("shape",)
     dtype: DType
     partitionable: bool = True
-    differentiable = False
-    is_fusible = False
     samples = (
         sample(u32[2], shape=(3, 4), dtype=UINT32),
         sample(u32[3, 2], shape=(2,), dtype=np.dtype("uint8")),
@@ -144,7 +150,7 @@ class RandomBits(Primitive):
     def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
-    def lower(self, ctx: LoweringContext, key: IRValue) -> IRValue:
+    def emit(self, ctx: LoweringContext, key: IRValue) -> IRValue:
         (out,) = ctx.avals_out
         if not self.partitionable:
             return sequential_bits(ctx, key, self.shape, out)

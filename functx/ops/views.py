@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.effects import Effect
 from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
 from functx.core.functionalization import Strides, is_computed, row_major_strides
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import CopiesOperand, Primitive, View
 from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder, is_variable
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
@@ -81,10 +81,9 @@ def impure_program_error() -> ProgramError:
     )
 
 
-class Copy(MovesElements, Linear):
+class Copy(CopiesOperand, MovesElements, Linear):
     """A copy of `x` in its own storage."""
 
-    is_copy = True
     is_element_mapping = True
     host_kernel = np.array
     host_kernel_kinds = "biufc"

@@ -15,7 +15,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.concretization import is_concrete_literal
 from functx.core.config import config
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import CopiesOperand, Primitive, View
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder
@@ -130,13 +130,13 @@ class LaplacianRecognizer:
         if isinstance(primitive, ops.Add) and any(a in self.sums for a in inputs):
             self.add(inputs, out)
             return
-        if primitive.is_copy and inputs[0] in self.sums:
+        if isinstance(primitive, CopiesOperand) and inputs[0] in self.sums:
             self.sums[out.atom] = self.sums[inputs[0]]
         x = next((a for a in inputs if a in self.values), None)
         if x is None:
             return
         value = self.values[x]
-        if primitive.is_copy:
+        if isinstance(primitive, CopiesOperand):
             self.values[out.atom] = value
             return
         kind = value.after(primitive, inputs, x)
@@ -272,7 +272,7 @@ def computed_part(builder: Builder, x: Var) -> Var:
     """The variable that `x` is a copy or a view of; readers of `x` may read it instead."""
     while (position := builder.producer(x)) is not None:
         eqn = builder.equations[position]
-        moves = isinstance(eqn.primitive, View) or eqn.primitive.is_copy
+        moves = isinstance(eqn.primitive, (View, CopiesOperand))
         if not moves or type(eqn.inputs[0]) is not Var:
             break
         x = eqn.inputs[0]

@@ -21,7 +21,7 @@ from functx.core.errors import (
     ImmutableArrayError,
     ShapeError,
 )
-from functx.core.primitive import View
+from functx.core.primitive import CopiesOperand, View
 from functx.lax import cond, fori_loop, scan, while_loop
 
 
@@ -475,7 +475,7 @@ def test_views_are_copied_where_they_are_to_be_removed():
 
     pure = make_ir(functionalize(f, remove="mutations_and_views"))(ones(3, 2))
     views = [eqn for eqn in pure if isinstance(eqn.primitive, View)]
-    copied = {atom for eqn in pure if eqn.primitive.is_copy for atom in eqn.inputs}
+    copied = {atom for eqn in pure if isinstance(eqn.primitive, CopiesOperand) for atom in eqn.inputs}
     assert views and all(eqn.outputs[0] in copied for eqn in views)
 
 
