@@ -475,7 +475,9 @@ def test_views_are_copied_where_they_are_to_be_removed():
 
     pure = make_ir(functionalize(f, remove="mutations_and_views"))(ones(3, 2))
     views = [eqn for eqn in pure if isinstance(eqn.primitive, View)]
-    copied = {atom for eqn in pure if isinstance(eqn.primitive, CopiesOperand) for atom in eqn.inputs}
+    copied = {
+        atom for eqn in pure if isinstance(eqn.primitive, CopiesOperand) for atom in eqn.inputs
+    }
     assert views and all(eqn.outputs[0] in copied for eqn in views)
 
 
