@@ -92,16 +92,9 @@ def jit(
         fun = explore_function(fun)
     if outline is not None:
         check_choice("jit: outline", outline, OUTLINE_MODES)
-    nums, names = infer_argnums_and_argnames(fun, static_argnums, static_argnames, "static")
-    donated, donated_names = infer_argnums_and_argnames(
-        fun, donate_argnums, donate_argnames, "donate"
+    nums, names, donated, donated_names = _static_and_donated(
+        fun, static_argnums, static_argnames, donate_argnums, donate_argnames
     )
-    if both := {*nums} & {*donated} | {*names} & {*donated_names}:
-        raise ArgumentError(
-            f"jit({function_name(fun)}): an argument must not be both static and donated; "
-            f"got {', '.join(map(str, sorted(both, key=str)))} for both",
-            fix="Donate arrays only; what is static is no array.",
-        )
     shared: dict[str, Any] = {
         "static_argnames": names,
         "donate_argnames": donated_names,
@@ -143,6 +136,27 @@ def jit(
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
     vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "eval_shape", "clear_cache")
     return wrapper
+
+
+def _static_and_donated(
+    fun: Function,
+    static_argnums: ArgNums,
+    static_argnames: ArgNames,
+    donate_argnums: ArgNums,
+    donate_argnames: ArgNames,
+) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...], tuple[str, ...]]:
+    """The positions and the names of the static arguments, and those of the donated arguments."""
+    nums, names = infer_argnums_and_argnames(fun, static_argnums, static_argnames, "static")
+    donated, donated_names = infer_argnums_and_argnames(
+        fun, donate_argnums, donate_argnames, "donate"
+    )
+    if both := {*nums} & {*donated} | {*names} & {*donated_names}:
+        raise ArgumentError(
+            f"jit({function_name(fun)}): an argument must not be both static and donated; "
+            f"got {', '.join(map(str, sorted(both, key=str)))} for both",
+            fix="Donate arrays only; what is static is no array.",
+        )
+    return nums, names, donated, donated_names
 
 
 def _call_of(compiled: JittedFunction, static: bool, inline: bool) -> Function:

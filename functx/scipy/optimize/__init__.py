@@ -111,14 +111,7 @@ def minimize(
         raise ArgumentError(
             f"minimize: args given to fun must be a tuple; got {args!r}", fix="Write (args,)."
         )
-    if tree.structure(x0) != tree.structure(0) and not isinstance(x0, (list, tuple)):
-        raise ArgumentError(
-            f"minimize: x0 must be a vector; got {type_name(x0)}",
-            fix="functx.flatten_util.ravel_pytree(x0) gives a vector, and the function back to the pytree.",
-        )
-    x0 = as_inexact(atleast_1d(operand(x0)))
-    if x0.ndim != 1:
-        raise ShapeError(f"minimize: x0 must be a vector; got {aval_of(x0)!r}")
+    x0 = _as_vector(x0)
     if is_complex(x0.dtype):
         return _minimize_parts(
             fun, x0, args, method=method, tol=tol, bounds=bounds, options=options
@@ -130,13 +123,7 @@ def minimize(
         raise ArgumentError(f"minimize: only L-BFGS-B takes bounds; got the method {method!r}")
 
     def value(x: Value) -> Value:
-        found = fun(x, *args)
-        if tree.structure(found) != tree.structure(0) or aval_of(found).shape:
-            raise ShapeError(
-                f"minimize: fun must return a scalar; got {tree.map(aval_of, found)!r}",
-                fix="Return one number, such as the sum of squares of a vector.",
-            )
-        return found  # type: ignore[no-any-return]
+        return _as_scalar(fun(x, *args))
 
     objective = Objective(value_and_grad(value), box)
 
@@ -161,6 +148,29 @@ def minimize(
         njev=found.evaluations,
         nit=found.steps,
     )
+
+
+def _as_vector(x0: ArrayOrList) -> Value:
+    """The initial guess as an inexact vector."""
+    if tree.structure(x0) != tree.structure(0) and not isinstance(x0, (list, tuple)):
+        raise ArgumentError(
+            f"minimize: x0 must be a vector; got {type_name(x0)}",
+            fix="functx.flatten_util.ravel_pytree(x0) gives a vector, and the function back to the pytree.",
+        )
+    vector = as_inexact(atleast_1d(operand(x0)))
+    if vector.ndim != 1:
+        raise ShapeError(f"minimize: x0 must be a vector; got {aval_of(vector)!r}")
+    return vector
+
+
+def _as_scalar(found: PyTree) -> Value:
+    """The result of the function to minimize, which must be a scalar."""
+    if tree.structure(found) != tree.structure(0) or aval_of(found).shape:
+        raise ShapeError(
+            f"minimize: fun must return a scalar; got {tree.map(aval_of, found)!r}",
+            fix="Return one number, such as the sum of squares of a vector.",
+        )
+    return found  # type: ignore[no-any-return]
 
 
 def _minimize_parts(

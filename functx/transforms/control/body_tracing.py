@@ -373,6 +373,16 @@ def trace_branches(
         # A branch depends on the memory layout of the operands, or writes to memory that they share.
         memory = MemoryLayout(blocks, strides=tuple(layouts))
         traced = trace_with_shared_captures(trace, memory)
+    common_avals = _common_out_avals(traced, caller, branches)
+    programs, captured, written = _unify_captures(traced, len(leaves))
+    cast = tuple([cast_outputs(p, common_avals) for p in programs])
+    return TracedBranches(cast, captured, traced[0].out_tree, written)
+
+
+def _common_out_avals(
+    traced: Sequence[TracedFunction], caller: str, branches: dict[str, Function]
+) -> list[ShapedArray]:
+    """The types to which the outputs of all branches can be cast; raises where there are none."""
     out_tree = traced[0].out_tree
     first, *others = branches
     for name, each in zip(others, traced[1:], strict=True):
@@ -398,9 +408,7 @@ def trace_branches(
             *_describe_branches(branches),
             fix="Convert the result of one branch with astype, or broadcast it.",
         )
-    programs, captured, written = _unify_captures(traced, len(leaves))
-    cast = tuple([cast_outputs(p, common_avals) for p in programs])
-    return TracedBranches(cast, captured, out_tree, written)
+    return common_avals
 
 
 def _describe_types(branches: Iterable[str], avals: Avals) -> list[str]:

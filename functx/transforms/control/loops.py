@@ -284,14 +284,9 @@ def fori_loop(
         length = length if max_steps is None else min(length, index(max_steps))
         rounds = unroll_factor(caller, 1 if unroll is None else unroll, length)
         loop = Scan(body.program, len(body.consts), len(body.start), length, False, rounds)
-        outs = run_scan(loop, [*body.consts, *body.start], progress)
-        if terms := traced.row_terms:
-            numbers = ops.add(ops.broadcasted_iota(counter.dtype, (length,), 0), first)
-            numbers = ops.convert_element_type(numbers, counter.dtype, counter.weak_type)
-            start = body.start[-1 - len(leaves) : -1]
-            args = [*start, numbers, *traced.captured]
-            dims = [0 if x is numbers else None for x in args]
-            terms.note(args, dims, body.results(outs), len(leaves))
+        results = body.results(run_scan(loop, [*body.consts, *body.start], progress))
+        if traced.row_terms:
+            _note_row_terms(traced, body, results, range(first, first + length), counter)
     elif unroll is not None:
         raise ValueRangeError(
             f"{caller}: the bounds must be known while tracing to unroll, and there must be no "
@@ -303,8 +298,20 @@ def fori_loop(
         num_steps = None if first is None or last is None else max(last - first, 0)
         progress_line = None if progress is None else (progress, num_steps)
         limit = [cast_to(upper, counter)]
-        outs = run_while(condition, body, limit, reverse_options, progress_line)
-    return tree.unflatten(carry_tree, body.results(outs)[:-1])
+        results = body.results(run_while(condition, body, limit, reverse_options, progress_line))
+    return tree.unflatten(carry_tree, results[:-1])
+
+
+def _note_row_terms(
+    traced: TracedFunction, body: LoopBody, results: Values, numbers: range, counter: ShapedArray
+) -> None:
+    """Note the terms of sums over rows that the iterations of these numbers computed."""
+    iota = ops.add(ops.broadcasted_iota(counter.dtype, (len(numbers),), 0), numbers.start)
+    iota = ops.convert_element_type(iota, counter.dtype, counter.weak_type)
+    start = body.start[len(body.written) : -1]
+    args = [*start, iota, *traced.captured]
+    dims = [0 if x is iota else None for x in args]
+    traced.row_terms.note(args, dims, results, len(start))
 
 
 def _counter_aval(lower: ArrayLike, upper: ArrayLike) -> ShapedArray:

@@ -38,7 +38,7 @@ from functx.transforms.control.body_tracing import (
     common_aval,
 )
 from functx.transforms.decompose import builtin_decomposition
-from functx.transforms.tracing_api import trace_function
+from functx.transforms.tracing_api import TracedFunction, trace_function
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -451,23 +451,40 @@ def _check_reduce_call(
                 f"operand{path}: {aval!r}"
             )
     for path, x, scalar in zip(paths, init_leaves, scalars, strict=True):
-        aval = _operand_aval(caller, "initial value", path, x)
-        if aval.shape:
-            raise ShapeError(
-                f"{caller}: initial values must be scalars; got {aval!r} for operand{path}"
-            )
-        if common_aval((scalar, aval)) is not scalar:
-            raise DTypeError(
-                f"{caller}: an initial value must have the dtype of its operand; got {aval!r} for "
-                f"operand{path}: {scalar.dtype}",
-                fix="Convert it with astype, or give a Python number, which takes that dtype.",
-            )
+        _check_initial_value(caller, path, x, scalar)
     in_tree = tree.structure(((operands, operands), {}))
     traced = trace_function(computation, in_tree, [*scalars, *scalars], "reduce")
-    traced.refuse_writes(caller)
     tree.check_same_structure(
         structure, traced.out_tree, f"{caller}: what the computation returns", "the operands"
     )
+    _check_computation(caller, paths, traced, scalars)
+    program = cast_outputs(traced.program, scalars)
+    init_scalars = [
+        cast_to_strong(x, scalar) for x, scalar in zip(init_leaves, scalars, strict=True)
+    ]
+    return ReduceCall(xs, init_scalars, program, traced.captured, structure)
+
+
+def _check_initial_value(caller: str, path: str, x: object, scalar: ShapedArray) -> None:
+    """Raise unless the initial value `x` of the operand at `path` is a number of the type `scalar`."""
+    aval = _operand_aval(caller, "initial value", path, x)
+    if aval.shape:
+        raise ShapeError(
+            f"{caller}: initial values must be scalars; got {aval!r} for operand{path}"
+        )
+    if common_aval((scalar, aval)) is not scalar:
+        raise DTypeError(
+            f"{caller}: an initial value must have the dtype of its operand; got {aval!r} for "
+            f"operand{path}: {scalar.dtype}",
+            fix="Convert it with astype, or give a Python number, which takes that dtype.",
+        )
+
+
+def _check_computation(
+    caller: str, paths: Sequence[str], traced: TracedFunction, scalars: Sequence[ShapedArray]
+) -> None:
+    """Raise unless a traced computation returns the types `scalars`, and does nothing else."""
+    traced.refuse_writes(caller)
     for path, out, scalar in zip(paths, traced.program.out_avals, scalars, strict=True):
         if common_aval((scalar, out)) is not scalar:
             raise (ShapeError if out.shape else DTypeError)(
@@ -481,11 +498,6 @@ def _check_reduce_call(
             f"compiler sees fit; got {sorted(map(repr, traced.program.effects))}",
             fix="Use scan for effects in an order.",
         )
-    program = cast_outputs(traced.program, scalars)
-    init_scalars = [
-        cast_to_strong(x, scalar) for x, scalar in zip(init_leaves, scalars, strict=True)
-    ]
-    return ReduceCall(xs, init_scalars, program, traced.captured, structure)
 
 
 def _operand_aval(caller: str, role: str, path: str, x: object) -> ShapedArray:
