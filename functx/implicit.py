@@ -188,6 +188,7 @@ def on_host(solver: Function) -> Function:
     def wrapper(x0: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
         like = tree.map(lambda v: jax.ShapeDtypeStruct(np.shape(v), aval_of(v).dtype), x0)
         solve = partial(_call_on_host, solver, like)
+        solve.__name__ = function_name(solver)  # type: ignore[attr-defined]
         return pure_callback(solve, like, x0, *args, vmap_method="sequential", **kwargs)
 
     return wrap_transform(wrapper, solver, "on_host")
@@ -196,7 +197,13 @@ def on_host(solver: Function) -> Function:
 def _call_on_host(solver: Function, like: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """The result of `solver` in the dtypes of `like`."""
     found = solver(*args, **kwargs)
-    return tree.map(lambda v, result: np.asarray(v, result.dtype), found, like)
+
+    def in_dtype(x: PyTree, result: jax.ShapeDtypeStruct) -> PyTree:
+        value = np.asarray(x)
+        # `pure_callback` says what is wrong with a text or another object.
+        return x if value.dtype.kind in "OSU" else value.astype(result.dtype)
+
+    return tree.map(in_dtype, found, like)
 
 
 _explain_errors(__name__)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from operator import index
-from types import FrameType, FunctionType, TracebackType
+from types import FrameType, FunctionType, MethodType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -148,7 +148,7 @@ def explain(
     try:
         bound = declared.bind(*args, **kwargs)
     except TypeError as mismatch:
-        raise _mismatch_error(declared, name, mismatch, kwargs) from error
+        raise mismatch_error(declared, name, mismatch, args, kwargs) from error
     given = {key: value for key, value in bound.arguments.items() if key not in _BOUND}
     # Python's message begins with the name of the function that it could not call.
     culprits = {
@@ -174,14 +174,53 @@ def explain(
     ) from error
 
 
-def _mismatch_error(
-    declared: Signature, name: str, mismatch: TypeError, kwargs: Mapping[str, Any]
+def explain_call(error: Exception) -> None:
+    """Raise ArgumentError for the TypeError of a call of a user's function that does not fit its parameters.
+
+    Returns for all other errors, and for calls in user code.
+    """
+    if type(error) is not TypeError or error.__traceback__ is None:
+        return
+    trail = error.__traceback__
+    while trail.tb_next is not None:
+        trail = trail.tb_next
+    if file_owner[trail.tb_frame.f_code.co_filename] is not FUNCTX_OR_JAX:
+        return
+    for fun in _functions_of(trail.tb_frame):
+        if str(error).startswith(f"{fun.__qualname__}() "):
+            raise ArgumentError(
+                f"{fun.__name__.strip('<>')}: a function must take the arguments that it is called with; got a "
+                f"call for which {error}",
+                *_definition_of(fun),
+                fix=f"Its parameters: {_parameters(signature(fun))}.",
+            ) from None
+
+
+def _functions_of(frame: FrameType) -> Iterator[FunctionType | MethodType]:
+    """The user's functions among the local variables of a frame, and the attributes of `self`."""
+    values = [*frame.f_locals.values()]
+    values += getattr(frame.f_locals.get("self"), "__dict__", {}).values()
+    for value in values:
+        if isinstance(value, (FunctionType, MethodType)):
+            code = getattr(value, "__code__", None)
+            if code is not None and file_owner[code.co_filename] is not FUNCTX_OR_JAX:
+                yield value
+
+
+def mismatch_error(
+    declared: Signature,
+    name: str,
+    mismatch: TypeError,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> ArgumentError:
     """The error for arguments that do not fit the signature."""
     first = next(iter(declared.parameters), "")
     transforms = first in ("fun", "loss") and "too many" in str(mismatch)
+    given = [*map(_describe, args[first in _BOUND :])]
+    given += [f"{key}={_describe(value)}" for key, value in kwargs.items()]
     return ArgumentError(
-        f"{name}: the arguments must fit its parameters; {mismatch}",
+        f"{name}: the arguments must fit its parameters; got {name}({', '.join(given)}): {mismatch}",
         fix=_similar_parameters(declared, kwargs)
         + f"Its parameters: {_parameters(declared)}."
         + f" Arguments of `{first}` belong to its result: {name}({first})(*args)." * transforms,
@@ -324,6 +363,8 @@ def _words(part: str, *, plural: bool = False) -> str:
     if generic not in ("Sequence", "Iterable", "list", "tuple"):
         return part
     items = [item for item in _split(parameters, ",") if item != "..."]
+    if items == ["Any"]:
+        return "sequences" if plural else "a sequence"
     count = f"{len(items)} " if len(items) > 1 else ""
     elements = " or ".join([_words(item, plural=True) for item in _split(items[0])])
     return f"{'sequences' if plural else 'a sequence'} of {count}{elements}"

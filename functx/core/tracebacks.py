@@ -41,10 +41,21 @@ def unnamed_api_boundary(fun: Callable[Parameters, Result]) -> Callable[Paramete
         try:
             return fun(*args, **kwargs)
         except Exception as error:
-            filter_traceback(error)
+            explain_and_filter(error)
             raise
 
     return outermost
+
+
+def explain_and_filter(error: Exception) -> None:
+    """Raise an error of functx if that of Python says nothing of the cause; filter the traceback of others.
+
+    For an `except` clause that ends with a bare `raise`, which adds no frame.
+    """
+    from functx.core.argument_errors import explain_call
+
+    explain_call(error)
+    filter_traceback(error)
 
 
 def filter_traceback(error: BaseException) -> None:

@@ -16,7 +16,7 @@ from functx.core.config import (
 )
 from functx.core.errors import ArgumentError
 from functx.core.replaced_state import replaced_state
-from functx.core.tracebacks import api_boundary, filter_traceback
+from functx.core.tracebacks import api_boundary, explain_and_filter
 from functx.core.tracer import WeakNdarray, current_builder, variables
 from functx.core.typing import Function, PyTree
 from functx.core.wrappers import wrapper_types
@@ -204,7 +204,7 @@ def _call_of(compiled: JittedFunction, static: bool, inline: bool) -> Function:
                         raise
             return compiled.bind(args, kwargs, inline)
         except Exception as error:
-            filter_traceback(error)
+            explain_and_filter(error)
             raise
 
     return wrapper

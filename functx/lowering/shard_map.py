@@ -394,6 +394,11 @@ def shard_map(
         return as_decorator(shard_map, locals())
     check_callable(f, "shard_map")
     label = f"shard_map({function_name(f)})"
+    if not isinstance(mesh, (jax.sharding.Mesh, jax.sharding.AbstractMesh, type(None))):
+        raise ArgumentError(
+            f"{label}: mesh must be a jax.sharding.Mesh; got {type_name(mesh)}",
+            fix="Make one with jax.make_mesh((count,), (name,)).",
+        )
 
     def wrapper(*args: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, {}))

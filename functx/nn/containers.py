@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex, overload
 
+from functx.core.errors import ArgumentError, type_name
 from functx.core.typing import Value
 from functx.nn.module import Module
 
@@ -62,7 +63,13 @@ class Sequential(ModuleList):
     """
 
     def __init__(self, *modules: Callable[..., Any]):
-        self.extend([m if isinstance(m, Module) else FunctionModule(m) for m in modules])
+        for module in modules:
+            if not callable(module):
+                raise ArgumentError(
+                    f"Sequential: each argument must be a module or a function; got {type_name(module)}",
+                    fix="Unpack a sequence of modules: nn.Sequential(*modules).",
+                )
+            self.append(module if isinstance(module, Module) else FunctionModule(module))
 
     def forward(self, x: Value) -> Any:
         """The result of the last module."""

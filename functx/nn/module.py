@@ -9,6 +9,7 @@ from reprlib import recursive_repr
 from typing import Any, ClassVar, NamedTuple, Self
 
 from functx.core.errors import (
+    ArgumentError,
     MissingForwardError,
     ModuleAttributeError,
     StateKeysError,
@@ -244,12 +245,23 @@ class Module:
         holder[name] = value
         module_structure.changed()
 
+    def _check_new(self, name: str, holder: dict[str, Any]) -> None:
+        """Raise ModuleAttributeError if `name` is an attribute that `holder` does not hold."""
+        if name not in holder and (name in vars(self) or self._holder(name) is not None):
+            raise ModuleAttributeError(
+                f"{type(self).__name__}: the name of a new parameter or buffer must not be that of another "
+                f"attribute; got {name!r}, which is {type_name(getattr(self, name))}",
+                fix=f"Use another name, or `del module.{name}` first.",
+            )
+
     def register_parameter(self, name: str, value: Any) -> None:
         """Makes `value` the parameter `name`: a `Parameter`, an array of which one is made, or None."""
+        self._check_new(name, self._parameters)
         self._hold(self._parameters, name, value_of(Parameter, value))
 
     def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
         """Makes `value` the buffer `name`: an array or None. If it is not persistent, states lack it."""
+        self._check_new(name, self._buffers)
         self._hold(self._buffers, name, value_of(Buffer, value))
         (self._not_persistent.discard if persistent else self._not_persistent.add)(name)
 
@@ -383,6 +395,12 @@ class Module:
         Raises StateKeysError, unless `strict` is False, if keys are missing or unexpected, and
         StateShapeError for a value of another shape; then nothing is written.
         """
+        if not isinstance(state, Mapping):
+            raise ArgumentError(
+                f"{type(self).__name__}.load_state_dict: the state must be a dictionary of arrays by name; "
+                f"got {type_name(state)}",
+                fix="Pass what `module.state_dict()` returned.",
+            )
         own = {name: x for name, x in self._state_items() if x is not None}
         keys = IncompatibleKeys(
             [name for name in own if name not in state], [name for name in state if name not in own]

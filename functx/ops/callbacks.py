@@ -20,6 +20,7 @@ from functx.core.errors import (
     DTypeError,
     MissingRuleError,
     ValueRangeError,
+    short_repr,
     type_name,
 )
 from functx.core.primitive import Primitive
@@ -452,7 +453,8 @@ def check_callback(operation: str, callback: Function) -> None:
     if not callable(callback):
         raise ArgumentError(
             f"{operation}: the callback must be a function; got {type_name(callback)} "
-            f"{str(callback)[:60]!r}"
+            f"{short_repr(callback)[:60]}",
+            fix="Pass the function itself, not the result of a call.",
         )
 
 

@@ -37,7 +37,7 @@ from functx.core.typing import (
 from functx.ops.families import Elementwise
 from functx.tools.evaluation import run_control_flow, trace_call
 from functx.tools.markup import HtmlResult, Markup, element, join
-from functx.transforms.argument_names import check_callable, function_name
+from functx.transforms.argument_names import check_callable, function_name, wrap_transform
 from functx.transforms.forward_mode import canonicalize_for_ad
 from functx.transforms.grad import argnums_leaves, canonical_argnums
 from functx.transforms.jvp import jvp
@@ -273,8 +273,7 @@ def explain_nan(
             or Explanation(f"the results and the derivative of {name} are finite")
         )
 
-    explained.__name__ = explained.__qualname__ = f"explain_nan_{name}"
-    return explained
+    return wrap_transform(explained, fun, "explain_nan")
 
 
 def _differentiated_leaves(

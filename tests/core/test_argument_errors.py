@@ -10,7 +10,7 @@ import functx
 import functx.numpy as np
 from functx import Primitive, errors, jit, lax, nn, random, scipy, tree, tree_util
 from functx.core.argument_errors import explain, explained
-from functx.core.errors import FunctxError
+from functx.core.errors import ArgumentError, FunctxError
 from functx.tools.reference import NAMESPACES
 
 X = numpy.ones(3, "float32")
@@ -52,7 +52,7 @@ WRONG_CALLS = [
     (lambda: np.promote_types("abc", X), TypeError, "dtype"),
     (lambda: np.bfloat16(object()), TypeError, "bfloat16: x must be an array"),
     (lambda: np.roll(X, 1, dim=0), TypeError, "the argument must be named axis; got dim"),
-    (lambda: np.tile(X, 2, 3), TypeError, "tile: the arguments must fit its parameters; too many"),
+    (lambda: np.tile(X, 2, 3), TypeError, "tile: the arguments must fit its parameters; got tile(f32[3], 2, 3): too"),
     (lambda: np.sum(X, axis=object()), TypeError, "axis must be an integer"),
     (lambda: np.abs(2**70), OverflowError, "a Python int must fit the dtype"),
     (lambda: np.fabs(1j), TypeError, "fabs: arrays must be real"),
@@ -194,6 +194,34 @@ def test_a_call_whose_arguments_are_of_the_declared_types_shows_them_and_the_par
     text = str(caught.value)
     assert f"got n={2**62}\n  because: " in text
     assert "Its parameters: n, d=1.0, *, dtype=None, device=None." in text
+
+
+def test_a_call_that_does_not_fit_the_users_function_names_it_and_its_parameters():
+    def scaled(x, factor):
+        return x * factor
+
+    calls = [
+        lambda: functx.jit(scaled)(X),
+        lambda: functx.make_ir(scaled)(X, 2.0, 3.0),
+        lambda: functx.explore(scaled)(),
+        lambda: functx.tools.picture(scaled)(x=X),
+        lambda: functx.tools.explain_nan(scaled)(X),
+        lambda: functx.implicit.root(scaled, lambda x, a, b: x)(1.0, 2.0, 3.0),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentError) as raised:
+            call()
+        requirement, definition, line, parameters, _ = str(raised.value).splitlines()
+        assert requirement.startswith("scaled: a function must take") and "; got a" in requirement
+        assert "in scaled" in definition and "test_argument_errors.py" in line
+        assert parameters == "  Its parameters: x, factor."
+
+    def calls_itself_wrongly(x):
+        return scaled(x)
+
+    with pytest.raises(TypeError) as raised:
+        functx.jit(calls_itself_wrongly)(X)
+    assert type(raised.value) is TypeError
 
 
 def test_errors_of_the_users_functions_stay_as_they_are():

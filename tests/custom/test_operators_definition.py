@@ -387,7 +387,7 @@ def test_written_arguments_must_be_arrays_that_there_are():
     [
         ((), {}, "must be given `x`; got no value"),
         ((1.0, 2, 3), {}, "at most 2 positional arguments; got 3"),
-        ((1.0,), {"m": 3}, "takes no argument called 'm'"),
+        ((1.0,), {"m": 3}, "must be given arguments of its schema; got `m`"),
         ((1.0,), {"x": 3}, "must be given each argument once; got `x` twice"),
         (("one",), {}, "`x` must be an array; got str 'one'"),
         ((1.0, 2.5), {}, "`n` must be an int; got float '2.5'"),

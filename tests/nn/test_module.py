@@ -215,6 +215,10 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_written():
             {**state, "tied": state["tied"] + 1, "out.bias": onp.ones(3, "float32")}
         )
     assert net.tied.tolist() == state["tied"].tolist()
+    with pytest.raises(ArgumentError, match="must be a dictionary .* got int"):
+        net.load_state_dict(3)
+    with pytest.raises(ArgumentError, match=r"got int[^$]*nn.Sequential\(\*modules\)"):
+        nn.Sequential(3)
 
 
 @pytest.mark.parametrize(
@@ -276,9 +280,10 @@ def mistakes():
     )
     yield lambda: net.register_buffer("a.b", 0), "got 'a.b'"
     yield lambda: net.register_parameter("", 0.0), "got ''"
+    yield lambda: net.register_buffer("out", 0), "must not be that of another .* got 'out'"
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_an_assignment_that_would_lose_state_is_refused(number):
     mistake, message = [*mistakes()][number]
     with pytest.raises(ModuleAttributeError, match=message):

@@ -371,6 +371,14 @@ def while_in_for(x):
     return x, y
 
 
+def for_variable_shares_its_value(x):
+    y = x * 0.5 if x > 0 else x * x
+    for t, w in zip((y, y), (-abs(y), x)):
+        if t > w:
+            y = w - t
+    return y * 2 if y < x else y
+
+
 def decided_on_one_way(x):
     y = x * x - 1
     if y > 0 and x > 0:
@@ -406,7 +414,7 @@ def test_an_explored_function_has_the_values_of_a_plain_run(f):
 
 # Programs that take long, of kinds that others have.
 LONG = (middle, ten_ifs, hidden_iterator, any_all, triangle, adaptive, helper, fibonacci)
-LONG += (for_variable_used_otherwise, while_in_for)
+LONG += (for_variable_used_otherwise, for_variable_shares_its_value, while_in_for)
 
 
 @pytest.mark.parametrize("f", [f for f in PROGRAMS if f not in LONG], ids=lambda f: f.__name__)

@@ -110,7 +110,8 @@ class ArgumentBinder:
                 f"must be given at most {self.positional} positional arguments; got {len(args)}"
             )
         if unknown := kwargs.keys() - set(self.names):
-            raise self.error(f"takes no argument called {', '.join(map(repr, sorted(unknown)))}")
+            got = ", ".join([f"`{name}`" for name in sorted(unknown)])
+            raise self.error(f"must be given arguments of its schema; got {got}")
         values = list(args)
         if repeated := kwargs.keys() & set(self.names[: len(args)]):
             raise self.error(f"must be given each argument once; got `{repeated.pop()}` twice")

@@ -16,7 +16,7 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, SchemaError, type_name
 from functx.core.source_info import unwrap_function
-from functx.core.tracer import Array, Tracer
+from functx.core.tracer import Array, Tracer, ndarray
 from functx.core.typing import Function
 from functx.custom.operators.schema import (
     ARRAY,
@@ -37,6 +37,7 @@ _BASE_OF_ANNOTATION: dict[Annotation, str] = {
     jax.Array: ARRAY,
     Array: ARRAY,
     np.ndarray: ARRAY,
+    ndarray: ARRAY,
     Tracer: ARRAY,
     int: "int",
     float: "float",
@@ -60,7 +61,7 @@ def infer_schema(
     """The schema of the function `fun`, from its annotations.
 
     `mutates_args` names the arguments that it writes to, or is "unknown", which stands for
-    all arrays. Arrays are annotated with `functx.Array`, `jax.Array` or `numpy.ndarray`.
+    all arrays. Arrays are annotated with `functx.Array`, `jax.Array`, or the `ndarray` of `functx.numpy` or `numpy`.
 
     Raises SchemaError for a parameter without an annotation, or with one of another type.
 

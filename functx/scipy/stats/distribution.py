@@ -11,7 +11,7 @@ from operator import and_
 from types import ModuleType
 from typing import Any, ClassVar
 
-from functx.core.errors import ArgumentError
+from functx.core.argument_errors import mismatch_error
 from functx.core.primitive import Primitive, rule
 from functx.core.samples import Rounding, f32, sample
 from functx.core.types import ShapedArray
@@ -268,9 +268,7 @@ def _public_function(distribution: Distribution, name: str, module: str) -> Call
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError as mismatch:
-                raise ArgumentError(
-                    f"{path}: the arguments must fit its parameters {signature}; {mismatch}"
-                ) from None
+                raise mismatch_error(signature, path, mismatch, args, kwargs) from None
             bound.apply_defaults()
             args = bound.args
         operands = promote_real(path, *args, *defaults[len(args) :])  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def leaves_to_separate(
                 for k in (key, other)
                 if k in known.settable
                 and k in new.settable
-                and known.slot(k) not in findings.mutable
+                and known.slot(k) not in findings.mutable | findings.constants
             ]
             if not separable:
                 return None
