@@ -173,10 +173,10 @@ class Module:
         if state is not None:
             state.write(self._serial, name, value.value if is_declared(value) else value)
         elif isinstance(value, Parameter):
-            self.register_parameter(name, value)
+            self._hold(self._parameters, name, value_of(Parameter, value))
         elif isinstance(value, Buffer):
             persistent = getattr(value, "_is_persistent", name not in self._not_persistent)
-            self.register_buffer(name, value, persistent)
+            self._hold_buffer(name, value, persistent)
         elif isinstance(value, Module):
             self.register_module(name, value)
         elif (holder := self._holder(name)) is None:
@@ -262,6 +262,9 @@ class Module:
     def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
         """Makes `value` the buffer `name`: an array or None. If it is not persistent, states lack it."""
         self._check_new(name, self._buffers)
+        self._hold_buffer(name, value, persistent)
+
+    def _hold_buffer(self, name: str, value: Any, persistent: bool) -> None:
         self._hold(self._buffers, name, value_of(Buffer, value))
         (self._not_persistent.discard if persistent else self._not_persistent.add)(name)
 

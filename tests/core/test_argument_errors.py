@@ -52,7 +52,11 @@ WRONG_CALLS = [
     (lambda: np.promote_types("abc", X), TypeError, "dtype"),
     (lambda: np.bfloat16(object()), TypeError, "bfloat16: x must be an array"),
     (lambda: np.roll(X, 1, dim=0), TypeError, "the argument must be named axis; got dim"),
-    (lambda: np.tile(X, 2, 3), TypeError, "tile: the arguments must fit its parameters; got tile(f32[3], 2, 3): too"),
+    (
+        lambda: np.tile(X, 2, 3),
+        TypeError,
+        "tile: the arguments must fit its parameters; got tile(ndarray float32[3], 2, 3): too",
+    ),
     (lambda: np.sum(X, axis=object()), TypeError, "axis must be an integer"),
     (lambda: np.abs(2**70), OverflowError, "a Python int must fit the dtype"),
     (lambda: np.fabs(1j), TypeError, "fabs: arrays must be real"),
@@ -213,7 +217,7 @@ def test_a_call_that_does_not_fit_the_users_function_names_it_and_its_parameters
             call()
         requirement, definition, line, parameters, _ = str(raised.value).splitlines()
         assert requirement.startswith("scaled: a function must take") and "; got a" in requirement
-        assert "in scaled" in definition and "test_argument_errors.py" in line
+        assert definition.endswith("def scaled(x, factor):") and "lambda: functx." in line
         assert parameters == "  Its parameters: x, factor."
 
     def calls_itself_wrongly(x):

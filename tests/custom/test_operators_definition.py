@@ -137,7 +137,7 @@ FLOAT, ONES = numpy.dtype("float32"), numpy.ones(3)
 
 def everything(
     x: Array,
-    y: jax.Array | None,
+    y: functx.numpy.ndarray | None,
     z: numpy.ndarray,
     xs: Sequence[Array],
     ys: list[Optional[Array]],  # noqa: UP045

@@ -215,7 +215,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_written():
             {**state, "tied": state["tied"] + 1, "out.bias": onp.ones(3, "float32")}
         )
     assert net.tied.tolist() == state["tied"].tolist()
-    with pytest.raises(ArgumentError, match="must be a dictionary .* got int"):
+    with pytest.raises(ArgumentError, match=r"must be a dictionary .* got int"):
         net.load_state_dict(3)
     with pytest.raises(ArgumentError, match=r"got int[^$]*nn.Sequential\(\*modules\)"):
         nn.Sequential(3)

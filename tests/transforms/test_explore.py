@@ -373,7 +373,7 @@ def while_in_for(x):
 
 def for_variable_shares_its_value(x):
     y = x * 0.5 if x > 0 else x * x
-    for t, w in zip((y, y), (-abs(y), x)):
+    for t, w in zip((y, y), (-abs(y), x), strict=True):
         if t > w:
             y = w - t
     return y * 2 if y < x else y
