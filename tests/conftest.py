@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import resource
+import threading
 from inspect import unwrap
 from pathlib import Path
 
@@ -15,13 +16,47 @@ os.environ["XLA_FLAGS"] = (
     + os.environ.get("XLA_FLAGS", "")
 )
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# Without a directory for compiled programs the cache finds none, but takes a hash of each.
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
 import jax
 import numpy as np
 import pytest
+from jax._src.interpreters import mlir
+from jax.extend.mlir import ir
 
 import functx
 from functx.core.tracing import program_checks
+
+
+class SharedContext(threading.local):
+    """One MLIR context for many lowerings of a thread, instead of one for each.
+
+    To make one takes 5 ms, longer than to lower a small program. Constants of programs stay in memory as
+    long as their context, so it is made anew now and then. A lowering within another, whose module would
+    become a part of the outer one, has a context of its own.
+    """
+
+    lowerings = 200
+
+    def __init__(self, make):
+        self.make, self.remaining, self.context = make, 0, None
+
+    def __call__(self):
+        try:
+            ir.Context.current  # noqa: B018 - raises ValueError outside lowerings
+        except ValueError:
+            return self.shared()
+        return self.make()
+
+    def shared(self):
+        if not self.remaining:
+            self.context, self.remaining = self.make(), self.lowerings
+        self.remaining -= 1
+        return self.context
+
+
+mlir.make_ir_context = SharedContext(mlir.make_ir_context)
 
 program_checks.enabled = True
 # Where a test fails, functx's own frames are what is to be seen.
