@@ -10,6 +10,7 @@ from functx.autograd.engine import Walk, array_of_gradient, running_walk, visiti
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import GradientEdge, Pullback
 from functx.autograd.variable import Variable, as_variable
+from functx.autograd.walk_plans import run_walk
 from functx.core.argument_errors import with_explained_errors
 from functx.core.errors import (
     AutogradInTransformError,
@@ -308,7 +309,7 @@ def walk_backward(
     )
     edges_of_roots = [x if isinstance(x, GradientEdge) else x.edge for x, _ in roots]
     gradients_of_roots = [g if g is None else walk.gradient_of(g).value for _, g in roots]
-    walk.run([*zip(edges_of_roots, gradients_of_roots, strict=True)])
+    run_walk(walk, [*zip(edges_of_roots, gradients_of_roots, strict=True)])
     if edges is None:
         return []
     gradients = [walk.wanted_gradients[edge] for edge in edges]

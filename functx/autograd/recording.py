@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from threading import RLock, local
 from typing import Any, NamedTuple
@@ -24,6 +24,24 @@ from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, x64_enabled
 from functx.ops.callbacks import HostPrimitive
 from functx.passes.costs import bytes_of
+
+
+class PlannedCalls(NamedTuple):
+    """Calls that are recorded at once.
+
+    `arrange(table)` gives them as entries of `Recording.calls`. The table has the numbers of their
+    `new_count` new values, then the operations and literals in `constants`, then the operands from the last
+    to the first. `wanted` are the positions and types of the values that are read. The other fields
+    are the sums of those of the operations.
+    """
+
+    arrange: Callable[[Sequence[Any]], Sequence[Any]]
+    new_count: int
+    constants: Sequence[Operation | Literal]
+    wanted: Sequence[tuple[int, ShapedArray]]
+    size: int
+    bytes: int
+    wide: bool
 
 
 class Recording:
@@ -57,26 +75,7 @@ class Recording:
         if operation.captured:
             given = [*operands, *map(operand_of, operation.captured)]
         call: list[Operation | int | Literal] = [operation.structure]
-        numbers, private = self.captured_numbers, []
-        try:
-            for x in given:
-                if type(x) is Literal:
-                    call.append(x)
-                elif x.recording is self:
-                    call.append(x.number)
-                else:
-                    # As `look`, without a call.
-                    value = x.value if x.recording is None else x.look()
-                    number = numbers.get(id(value))
-                    if number is None:
-                        number = self.capture(value, x.aval)
-                        if x.is_private:
-                            private.append(x)
-                    call.append(number)
-        finally:
-            # Also if the value of a later operand raises: this recording holds those before it.
-            if private:
-                self.note_reusable(private)
+        self.add_numbers(call, given)
         self.calls += call
         new = []
         number = self.count
@@ -100,6 +99,59 @@ class Recording:
             for x in new:
                 x.look()
         return new
+
+    def add_numbers(
+        self, call: list[Operation | int | Literal], operands: Sequence[Operand]
+    ) -> None:
+        """Appends operands to `call`: the numbers of values, which may be captured, and literals."""
+        numbers, private = self.captured_numbers, []
+        try:
+            for x in operands:
+                if type(x) is Literal:
+                    call.append(x)
+                elif x.recording is self:
+                    call.append(x.number)
+                else:
+                    # As `look`, without a call.
+                    value = x.value if x.recording is None else x.look()
+                    number = numbers.get(id(value))
+                    if number is None:
+                        number = self.capture(value, x.aval)
+                        if x.is_private:
+                            private.append(x)
+                    call.append(number)
+        finally:
+            # Also if the value of a later operand raises: this recording holds those before it.
+            if private:
+                self.note_reusable(private)
+
+    def call_all(self, calls: PlannedCalls, operands: Sequence[Operand]) -> list[Recorded]:
+        """The wanted values of several calls, which are added at once."""
+        numbers: list[Any] = []
+        new: list[Recorded] = []
+        self.add_numbers(numbers, operands)
+        first = self.count
+        numbers.reverse()
+        self.calls += calls.arrange(
+            [*range(first, first + calls.new_count), *calls.constants, *numbers]
+        )
+        for number, aval in calls.wanted:
+            x = Recorded(aval, self, first + number)
+            self.results.append(ref(x))
+            new.append(x)
+        self.count += calls.new_count
+        self.size += calls.size
+        self.bytes += calls.bytes
+        self.wide = self.wide or calls.wide
+        # Else another thread has begun to run it, perhaps without these calls.
+        return new if self.is_open else current_recording().call_all(calls, operands)
+
+    def has_room(self, calls: PlannedCalls) -> bool:
+        """Whether it need not run after such calls."""
+        return (
+            self.size + calls.size < recording_limits.operations
+            and self.bytes + calls.bytes < recording_limits.bytes
+        )
 
     def capture(self, value: Any, aval: ShapedArray) -> int:
         """The number of a new value from outside."""

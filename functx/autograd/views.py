@@ -159,6 +159,15 @@ def write(x: Variable, new: Variable) -> None:
     first, states = x, []
     if (watch := operand_watch.get()) is not None:
         watch((x,))
+    if x._view is None and not step_traces.count:
+        # As below, in fewer calls.
+        new, edge = written(x, new)
+        recorded = new.read()
+        counter = x._counter or x.version_counter
+        counter.add()
+        x._replace(recorded, edge, new._dual)
+        x._writes_read = counter.writes
+        return
     while True:
         if step_traces.count:
             capture_in_step(x)

@@ -1,0 +1,140 @@
+"""Walks that follow a plan record and do what plain walks do."""
+
+import random
+
+import numpy as onp
+import pytest
+
+import functx.numpy as np
+from functx.autograd import Variable, no_grad, recorded
+from functx.autograd.walk_plans import WalkPlan, known_walks
+from functx.core.errors import FreedValueError, SavedValueError
+
+ONES = onp.ones(3, "float32")
+
+
+@pytest.fixture
+def followed(monkeypatch):
+    """For each walk that may follow a plan, whether it did."""
+    log, follow = [], WalkPlan.follow
+
+    def noted(*args):
+        log.append(follow(*args))
+        return log[-1]
+
+    monkeypatch.setattr(WalkPlan, "follow", noted)
+    return log
+
+
+def leaves(count):
+    return [Variable(ONES, requires_grad=True) for _ in range(count)]
+
+
+def run_what_is_recorded():
+    (Variable(0.0) + 1).item()
+
+
+def loop(body, steps=4):
+    """`body(i)` in each step, each from the start of a recording; no walk is known before."""
+    found = []
+    known_walks.clear()
+    for i in range(steps):
+        run_what_is_recorded()
+        found.append(body(i))
+    return found
+
+
+def swapped(x):
+    first, second = np.split(x, [2])
+    return np.concatenate([second, first])
+
+
+UNARY = [np.sin, lambda x: x * 2.0, lambda x: x[::-1], lambda x: x**2, swapped, lambda x: +x]
+BINARY = [np.add, np.multiply, np.maximum, lambda x, y: np.where(x > 0, x, y)]
+
+
+def random_loss(seed, inputs):
+    draw, pool = random.Random(seed), [*inputs]
+    for _ in range(draw.randrange(2, 20)):
+        if draw.random() < 0.5:
+            pool.append(draw.choice(UNARY)(draw.choice(pool)))
+        else:
+            pool.append(draw.choice(BINARY)(draw.choice(pool), draw.choice(pool)))
+    return (pool[-1] * draw.choice(inputs)).sum()
+
+
+def test_a_followed_walk_records_what_a_plain_walk_records(followed):
+    for seed in range(60):
+        inputs = leaves(3)
+
+        def step(i, seed=seed, inputs=inputs):
+            loss = random_loss(seed, inputs)
+            loss.backward()
+            gradients = [x.grad for x in inputs]
+            for x in inputs:
+                x.grad = None
+            text = str(recorded())
+            return text, [g is None for g in gradients], loss.grad_fn.saved
+
+        plain, _, third, fourth = loop(step)
+        assert plain == third == fourth
+    assert followed == [True] * 120
+
+
+def test_a_graph_that_differs_in_its_edges_alone_is_walked_plainly(followed):
+    x, y = leaves(2)
+
+    def step(i):
+        a, b = (x, y) if i < 3 else (x, x)
+        c, d = np.sin(a), np.sin(b)
+        # In the last steps the second operation comes first, or stands in both places.
+        loss = (d * c if i == 4 else c * c if i == 5 else c * d).sum()
+        loss.backward()
+        found = [v.grad is not None and v.grad.numpy() for v in (x, y)]
+        x.grad = y.grad = None
+        return found
+
+    found = loop(step, 6)
+    one, half = onp.sin(2.0), onp.sin(2.0) / 2
+    wanted = [[half, half]] * 3 + [[one, 0]] * 3
+    onp.testing.assert_allclose(
+        [[float(onp.max(g)) for g in each] for each in found], wanted, rtol=1e-6
+    )
+    assert followed == [True, False, False, False]
+
+
+def test_hooks_gradients_and_versions_keep_a_walk_from_its_plan(followed):
+    (x,) = leaves(1)
+
+    def step(i):
+        y = x * 3.0
+        z = np.sin(y) * y
+        loss, seen = z.sum(), []
+        if i == 3:
+            z.register_hook(seen.append)
+        if i == 4:
+            x.grad = Variable(ONES)
+        if i == 5:
+            with no_grad():
+                y[...] = x
+        if i == 6:
+            loss.backward(retain_graph=True)
+            loss.backward()
+            with pytest.raises(FreedValueError):
+                loss.backward()
+        elif i == 5:
+            with pytest.raises(SavedValueError):
+                loss.backward()
+        else:
+            loss.backward()
+        found = None if x.grad is None else x.grad.numpy()[0]
+        x.grad = None
+        return found, len(seen)
+
+    found = loop(step, 8)
+    slope = 3 * (onp.cos(3.0) * 3 + onp.sin(3.0))
+    wanted = [slope, slope, slope, slope, slope + 1, None, 2 * slope, slope]
+    for (got, hooks), i, one in zip(found, range(8), wanted, strict=True):
+        assert hooks == (i == 3)
+        assert got is None if one is None else onp.isclose(got, one, rtol=1e-5)
+    assert followed == [True, False, False, False, True, True]
