@@ -243,6 +243,14 @@ def gradient(
     return slopes[0] if len(slopes) == 1 else slopes
 
 
+def _signed(x: Value) -> Value:
+    """Integers as signed ones of at least 32 bits, in which a negative difference does not wrap."""
+    dtype = aval_of(x).dtype
+    if dtype.kind not in "iu" or dtype in (np.int32, np.int64):
+        return x
+    return ops.convert_element_type(x, np.int64 if dtype.itemsize == 8 else np.int32)
+
+
 def _gradient_along(x: Value, spacing: ArrayOrList, axis: int) -> Value:
     aval = aval_of(x)
     n = aval.shape[axis]
@@ -267,7 +275,7 @@ def _gradient_along(x: Value, spacing: ArrayOrList, axis: int) -> Value:
             f"gradient: there must be {n} coordinates, the length of the axis; got {aval_of(spacing)!r}"
         )
     dims = tuple([-1 if d == axis else 1 for d in range(aval.ndim)])
-    h = ops.convert_element_type(diff(spacing), aval.dtype)
+    h = ops.convert_element_type(diff(_signed(spacing)), aval.dtype)
     h = ops.reshape(h, tuple([n - 1 if d == -1 else 1 for d in dims]))
     left, right = (
         ops.slice_in_dim(h, 0, n - 2, 1, axis),

@@ -111,7 +111,10 @@ def cov(
     """
     x = _observation_rows("cov", m, rowvar)
     if y is not None:
-        x, other = promote(x, _observation_rows("cov", y, rowvar))
+        is_row = rowvar or aval_of(y := asarray(y)).shape[:1] == (
+            1,
+        )  # as NumPy has it for `y` alone
+        x, other = promote(x, _observation_rows("cov", y, is_row))
         x = ops.concatenate([x, other], 0)
     if dtype is not None and not is_inexact(canonical_dtype(dtype)):
         raise DTypeError(f"cov: dtype must be a floating-point or complex dtype; got {dtype!r}")
@@ -148,7 +151,7 @@ def _observation_rows(name: str, m: ArrayOrList, rowvar: bool) -> Value:
         raise ShapeError(f"{name}: arrays must have at most two dimensions; got {aval!r}")
     if aval.ndim < 2:
         return ops.reshape(x, (1, aval.size))
-    return x if rowvar or aval.shape[0] == 1 else ops.permute_dims(x, (1, 0))
+    return x if rowvar else ops.permute_dims(x, (1, 0))
 
 
 def _observation_weights(
@@ -357,7 +360,7 @@ def _weighted_quantile(
     # An element without a weight is not the first that reaches 0.
     cdf = ufuncs.where(ops.eq(sums, 0), -1.0, operators.divide(sums, total))
     q = asarray(q)
-    fractions = ops.reshape(ops.convert_element_type(q, aval.dtype), (aval_of(q).size, 1))
+    fractions = ops.reshape(ops.convert_element_type(q, cdf.dtype), (aval_of(q).size, 1))
     before = operators.less(ops.expand_dims(cdf, last), fractions)
     counts = sum(before, axis=-1, dtype=np.int32)
     index = ufuncs.clip(counts, 0, aval.shape[-1] - 1)
@@ -373,9 +376,11 @@ def _weights_of_elements(
     name: str, weights: ArrayOrList | None, shape: Shape, axes: Shape, rows: ShapedArray
 ) -> Value:
     """The weights, of the shape of the array or of its reduced axes, with these as one last axis."""
+    # A sum of 16-bit floats stops at 2,048 or 256 ones.
+    dtype = np.dtype("float64") if rows.dtype == np.float64 else np.dtype("float32")
     if weights is None:
-        return ops.full(rows.shape, 1, rows.dtype)
-    w = ops.convert_element_type(asarray(weights), rows.dtype)
+        return ops.full(rows.shape, 1, dtype)
+    w = ops.convert_element_type(asarray(weights), dtype)
     if aval_of(w).shape == tuple([shape[d] for d in axes]) != shape:
         order = sorted(range(len(axes)), key=axes.__getitem__)
         w = ops.permute_dims(w, tuple(order))

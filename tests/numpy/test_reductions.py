@@ -249,6 +249,8 @@ STATISTICS = calls(
     np.histogram_bin_edges(f,5)
     np.cov(f)
     np.cov(f,rowvar=False)
+    np.cov(f[:1],rowvar=False,ddof=0)
+    np.cov(f.T,f[:1],rowvar=False)
     np.cov(g)
     np.cov(g,f[0])
     np.cov(f,bias=True)
@@ -414,6 +416,11 @@ def test_differences_and_slopes_agree_with_numpy():
     x, places = numpy.array([1.0, 4.0, 2.0, 8.0, 5.0]), numpy.array([0.0, 1.0, 3.0, 3.5, 5.0])
     with jax.enable_x64():
         numpy.testing.assert_allclose(np.gradient(x, places), numpy.gradient(x, places))
+        falling = numpy.array([200, 100, 90, 80, 0], numpy.uint8)
+        for coordinates in (falling, (falling - 100).view(numpy.int8), falling.astype("uint32")):
+            numpy.testing.assert_allclose(
+                np.gradient(x, coordinates), numpy.gradient(x, coordinates)
+            )
         rows = numpy.stack([x, x * x])
         for found, expected in zip(
             np.gradient(rows, 0.5, places), numpy.gradient(rows, 0.5, places), strict=True

@@ -25,6 +25,11 @@ def test_quantiles_of_the_inverted_distribution_function(axis, weights):
             np.testing.assert_allclose(ours, expected)
 
 
+def test_equal_weights_of_many_short_floats_are_counted_exactly():
+    x = np.arange(5000, dtype=np.float32) % 2000
+    assert fnp.quantile(x.astype("float16"), 0.75, method="inverted_cdf") == 1374
+
+
 def test_weights_of_the_reduced_axis_and_percentiles():
     options = {"axis": 1, "weights": WEIGHTS[1, :, 0], "method": "inverted_cdf"}
     with jax.enable_x64():
