@@ -30,6 +30,7 @@ from functx.core.types import (
     ShapedArray,
     canonical_dtype,
     checks_ranks,
+    is_shape_dtype_struct,
     narrow_dtype,
     x64_enabled,
 )
@@ -470,7 +471,7 @@ def literal_of(x: Any) -> Literal | None:
 def plain_number(x: Any) -> Any:
     """The Python number that `x`, of a subclass such as an IntEnum, stands for; anything else unchanged."""
     if type(x) in PYTHON_SCALAR_DTYPES or isinstance(x, np.generic):
-        return x
+        return np.uint64(x) if type(x) is np.ulonglong else x
     if isinstance(x, int):
         return int(x)
     if isinstance(x, float):
@@ -565,6 +566,11 @@ def abstractify(x: Any) -> ShapedArray:
             weak = bool(getattr(x, "weak_type", False))
             return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)
         raise
+
+
+def type_of(x: Any) -> ShapedArray:
+    """The aval of an array or number, or of the array that a `jax.ShapeDtypeStruct` describes."""
+    return abstractify(x) if is_shape_dtype_struct(x) else aval_of(x)
 
 
 def _argument_fix(x: object) -> str:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from math import prod
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import WeakValueDictionary
 
 import jax
@@ -333,6 +333,11 @@ def shape_dtype_struct(aval: ShapedArray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
+def is_shape_dtype_struct(x: object) -> TypeGuard[jax.ShapeDtypeStruct]:
+    """Whether `x` is a `jax.ShapeDtypeStruct`, which describes an array and has no value."""
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
 class HasAval:
     """A mixin for values with an abstract value `aval`: their shape and dtype."""
 
@@ -365,6 +370,8 @@ def _interned_aval(shape: Shape, dtype: DType, weak_type: bool) -> ShapedArray:
     aval = _avals.get(key)
     if aval is None:
         aval = object.__new__(ShapedArray)
+        # Of two equal dtypes, JAX knows `uint64` and not `ulonglong`.
+        dtype = DTYPES_BY_SHORT_NAME.get(SHORT_NAMES.get(dtype, ""), dtype)
         aval.shape, aval.dtype, aval.weak_type = tuple(map(int, shape)), dtype, weak_type
         aval.ndim, aval.size = len(shape), prod(aval.shape)
         aval = _avals.setdefault(key, aval)

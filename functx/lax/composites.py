@@ -46,7 +46,9 @@ class NamedComposite(Call):
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
         function = ctx.module.emit_function(self.program)
-        attributes = {name: mlir.ir_attribute(_value(x)) for name, x in self.attributes}
+        attributes = {
+            name: mlir.ir_attribute(_value(x)) for name, x in self.attributes if x is not None
+        }
         operation = stablehlo.CompositeOp(
             ctx.out_types,
             list(values),
@@ -65,7 +67,8 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
     """`decomposition` as a function that StableHLO holds as one operation called `name`.
 
     A compiler that knows the name, the version and the keyword arguments may replace it; others run the
-    decomposition. Keyword arguments become attributes of the operation: numbers, strings, or arrays.
+    decomposition. Keyword arguments become attributes of the operation: numbers, strings, dtypes or arrays;
+    None is left out.
     Derivatives are those of the decomposition. Effects and captured values are arguments to pass.
 
     >>> from functools import partial

@@ -9,7 +9,7 @@ import numpy as np
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.program_editing import to_tracer
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import aval_of, current_builder, type_of
 from functx.core.types import DType, canonical_dtype, kind
 from functx.core.typing import ArrayLike, Keys, Value
 from functx.lax.elementwise import broadcasting_unit_dims
@@ -47,7 +47,7 @@ def dtype(x: object) -> DType:
         if kind(found) not in "biufc":
             raise DTypeError(f"dtype: the type must be one of numbers; got {found}")
         return found
-    return aval_of(x).dtype
+    return type_of(x).dtype
 
 
 def stage(x: ArrayLike, /) -> Value:

@@ -11,7 +11,7 @@ import numpy as np
 
 from functx.core.argument_errors import with_explained_errors
 from functx.core.errors import ArgumentError, DTypeError
-from functx.core.tracer import aval_of
+from functx.core.tracer import aval_of, type_of
 from functx.core.types import DType, canonical_dtype, is_floating, is_integer
 from functx.core.types import kind as _kind
 from functx.core.types import promote_types as _promote
@@ -244,7 +244,7 @@ def result_type(*arrays_and_dtypes: ArrayOrList | DTypeLike) -> DType:
         if _is_dtype_like(x):
             types.append((canonical_dtype(x), any([x is t for t in (int, float, complex)])))
         else:
-            aval = aval_of(operand(x))  # type: ignore[arg-type]
+            aval = type_of(operand(x))  # type: ignore[arg-type]
             types.append((aval.dtype, aval.weak_type))
     promoted = _promote(tuple(types))
     if promoted is None:
@@ -268,12 +268,12 @@ def can_cast(from_: object, to: DTypeLike, casting: str = "safe") -> bool:
 
 def shape(a: ArrayOrList | Keys) -> tuple[int, ...]:
     """The shape of an array, number or nested list."""
-    return aval_of(operand(a)).shape
+    return type_of(operand(a)).shape
 
 
 def ndim(a: ArrayOrList | Keys) -> int:
     """The number of dimensions of an array, number or nested list."""
-    return aval_of(operand(a)).ndim
+    return type_of(operand(a)).ndim
 
 
 def size(a: ArrayOrList, axis: Axes = None) -> int:
@@ -288,7 +288,7 @@ def iscomplexobj(x: ArrayOrList | DTypeLike | None) -> bool:
         return False
     if _is_dtype_like(x) and not isinstance(x, str):
         return _kind(_dtype_of(x)) == "c"
-    return _kind(aval_of(operand(x)).dtype) == "c"  # type: ignore[arg-type]
+    return _kind(type_of(operand(x)).dtype) == "c"  # type: ignore[arg-type]
 
 
 def isrealobj(x: ArrayOrList | DTypeLike | None) -> bool:

@@ -26,7 +26,7 @@ from functx.core.rewriting import apply
 from functx.core.source_info import is_raise_instruction, line_text, source_line, traceback_source
 from functx.core.tracer import Tracer, as_known_array, aval_of, current_builder, variables
 from functx.core.tracing import trace
-from functx.core.types import ShapedArray
+from functx.core.types import ShapedArray, is_shape_dtype_struct
 from functx.core.typing import ArrayLike, Avals, Dim, Flags, Function, PyTree, Value, Values
 from functx.ops.views import Write
 from functx.transforms.aliasing import (
@@ -267,8 +267,10 @@ class FlatFunction:
             static = {i: x for i, x in enumerate(outs) if i >= count and type(x) is not Tracer}
             outs = [x for i, x in enumerate(outs) if i not in static]
             out_tree = tree.treedef_with_static(out_tree, static)
-        for x in outs:
-            if type(x) is not Tracer:
+        for i, x in enumerate(outs):
+            if self.kind == "eval_shape" and is_shape_dtype_struct(x):
+                outs[i] = ops.full(x.shape, 0, x.dtype)
+            elif type(x) is not Tracer:
                 check_output(self.kind, self.fun, x, out)
         self.out_tree = out_tree
         return outs

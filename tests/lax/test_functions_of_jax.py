@@ -247,11 +247,11 @@ def test_a_sink_keeps_a_computation_in_the_program():
 class TestComposite:
     @staticmethod
     @partial(lax.composite, name="my.tan", version=2)
-    def tan(x, /, *, table=(1.0,), label="a"):
+    def tan(x, /, *, table=(1.0,), label="a", scale=None):
         return fnp.sin(x) / fnp.cos(x), x * table[0]
 
     def test_it_is_one_operation_of_stablehlo(self):
-        f = functx.jit(lambda x: self.tan(x, table=np.array([2.5, 1.0]), label="a")[0])
+        f = functx.jit(lambda x: self.tan(x, table=np.array([2.5, 1.0]), label="a", scale=None)[0])
         text = jax.jit(f).lower(1.0).as_text()
         assert 'stablehlo.composite "my.tan"' in text
         assert 'label = "a"' in text

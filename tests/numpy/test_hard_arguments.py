@@ -173,6 +173,23 @@ TRACED_INSERTS = [
 ]
 
 
+def test_shapes_and_dtypes_are_those_that_a_struct_describes():
+    struct = jax.ShapeDtypeStruct((2, 3), numpy.complex64)
+    assert (np.shape(struct), np.ndim(struct), np.size(struct)) == ((2, 3), 2, 6)
+    assert np.result_type(struct, 1.0) == functx.lax.dtype(struct) == "complex64"
+    assert np.iscomplexobj(struct) and not np.isrealobj(struct)
+    assert functx.eval_shape(lambda x: (x[0], struct), struct)[1] == struct
+    with pytest.raises(ArgumentError, match="must return arrays, numbers"):
+        functx.jit(lambda: struct)()
+
+
+def test_the_other_name_of_a_64_bit_integer_is_the_same_dtype():
+    x = numpy.array([3, 1], numpy.ulonglong)
+    with jax.enable_x64():
+        assert [i.tolist() for i in np.unravel_index(x, (2, 2))] == [[1, 0], [1, 1]]
+        assert functx.make_ir(lambda x: x)(x).in_avals[0].dtype.type is numpy.uint64
+
+
 def test_values_are_inserted_at_traced_positions():
     places = [numpy.array(row[1]) for row in TRACED_INSERTS]
     found = jit(
