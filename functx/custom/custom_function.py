@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from functx.core.errors import (
     ArgnumsError,
     ArgumentError,
     ConcretizationError,
+    FunctxError,
     GradientError,
     ImplicitDrawError,
     MissingRuleError,
@@ -142,6 +144,15 @@ class CustomFunction:
         """
         raise NotImplementedError
 
+    def trace_single_derivatives(self, call: CallInfo, trace: RuleTrace, values: Values) -> None:
+        """Trace rules with symbolic zeros for each argument alone, to find the values that they capture."""
+        if self.symbolic_zeros:
+            count, out_count = [sum(inexact_mask(a)) for a in (call.avals, call.out_avals)]
+            for i in range(count):
+                varying = tuple([j == i for j in range(count)])
+                with suppress(Exception):
+                    self.trace_rules(call, trace, values, Activity(varying, (True,) * out_count))
+
     def assemble_rules(
         self, traced: Sequence[TracedRule], captures: Captures
     ) -> tuple[Program, ...]:
@@ -187,6 +198,12 @@ class CustomFunction:
             if not isinstance(error.state, GeneratorState):
                 raise
             return call_with_states(self, (error.state,), args)
+        except FunctxError:
+            raise
+        except Exception:
+            # The rule refuses a derivative: the error is raised where that derivative is taken.
+            tracing = RuleTracing.DEFERRED
+            self.trace_single_derivatives(call, trace, leaves)
         captures.add([x for b in trace.builders for _, x in b.captures.values()])
         deferred = tracing is RuleTracing.DEFERRED or self.symbolic_zeros
         rule = (

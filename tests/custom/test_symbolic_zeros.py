@@ -207,3 +207,52 @@ def test_a_zero_less_a_cotangent_is_its_negative(within):
         # The other result is needed, so that it is no dead code.
         loss = fx.grad(lambda x, i=i: wrapped(x)[:: 1 - 2 * i], has_aux=True)
         assert float(loss(onp.float32(2.0))[0]) == slope
+
+
+def refusing_forward_rule(captured):
+    f = fx.custom_vjp(lambda x, y: x * y)
+
+    def fwd(x, y):
+        if x.perturbed:
+            raise ValueError("no derivative in x")
+        return f(x.value, y.value), x.value * captured
+
+    f.defvjp(fwd, lambda saved, ct: (None, saved * ct), symbolic_zeros=True)
+    return f
+
+
+def refusing_tangent_rule(captured):
+    f = fx.custom_jvp(lambda x, y: x * y)
+
+    def rule(primals, tangents):
+        if not isinstance(tangents[0], SymbolicZero):
+            raise ValueError("no derivative in x")
+        return f(*primals), primals[0] * captured * tangents[1]
+
+    f.defjvp(rule, symbolic_zeros=True)
+    return f
+
+
+@pytest.mark.parametrize("make", [refusing_forward_rule, refusing_tangent_rule])
+def test_a_derivative_that_a_rule_refuses_is_an_error_only_where_it_is_taken(make):
+    def slope(x):
+        f = make(np.cos(x) * 0 + 3.0)
+        assert fx.make_ir(f)(x, x).out_avals[0].shape == ()
+        return fx.grad(f, 1)(2.0, x)
+
+    onp.testing.assert_array_equal(fx.jit(fx.vmap(slope))(ROW), [6.0, 6.0, 6.0])
+    with pytest.raises(ValueError, match="no derivative in x"):
+        fx.grad(make(3.0))(2.0, 3.0)
+
+
+def test_a_rule_that_refuses_every_derivative_leaves_the_function_usable():
+    def refuse(*_):
+        raise NotImplementedError("no derivative")
+
+    f, g = fx.custom_jvp(lambda x: x * x), fx.custom_vjp(lambda x: x * x)
+    f.defjvp(refuse)
+    g.defvjp(refuse, refuse)
+    onp.testing.assert_array_equal(fx.jit(fx.vmap(lambda x: f(x) + g(x)))(ROW), 2 * ROW**2)
+    for h in (f, g):
+        with pytest.raises(NotImplementedError, match="no derivative"):
+            fx.make_ir(fx.grad(h))(2.0)
