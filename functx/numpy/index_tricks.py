@@ -320,8 +320,8 @@ def ravel_multi_index(
 ) -> Value:
     """The index into the flattened array for `multi_index`, one index for each dimension.
 
-    The mode "clip" clips indices out of bounds, and "wrap" takes them modulo the length; with
-    "raise" indices must be known while tracing. A tuple gives each dimension its own mode.
+    The mode "clip" clips indices out of bounds, "wrap" takes them modulo the length, and "ignore" takes
+    them as they are; with "raise" indices must be known while tracing. A tuple gives each dimension its own mode.
     """
     from functx.numpy import floating_point, operators, ufuncs
 
@@ -348,9 +348,10 @@ def ravel_multi_index(
             x = ufuncs.clip(x, 0, n - 1)
         elif axis_mode == "wrap":
             x = floating_point.remainder(x, n)
-        else:
+        elif axis_mode != "ignore":
             raise ValueRangeError(
-                f'ravel_multi_index: mode must be "raise", "clip" or "wrap"; got {axis_mode!r}'
+                'ravel_multi_index: mode must be "raise", "clip", "wrap" or "ignore"; got '
+                f"{axis_mode!r}"
             )
         term = operators.multiply(x, stride)
         total = term if total is None else operators.add(total, term)

@@ -19,7 +19,7 @@ from functx.core.missing_names import suggest_alternatives as _suggest_alternati
 from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
-from functx.numpy import floating_point, matrices, operators, reductions, shapes
+from functx.numpy import floating_point, matrices, operators, reductions, shapes, ufuncs
 from functx.numpy.householder import Geqrf, hermitian_from_triangle
 from functx.numpy.indexing import take_along_axis
 from functx.numpy.matrices import eye
@@ -287,7 +287,9 @@ def _svd_of_hermitian(a: Value) -> tuple[Value, Value, Value]:
     order = argsort(operators.abs(w), axis=-1, descending=True)
     w = take_along_axis(w, order, axis=-1)
     u = take_along_axis(v, order[..., None, :], axis=-1)
-    return u, operators.abs(w), ops.adjoint(ops.scale_columns(u, cast_like(ops.sign(w), u)))
+    # A sign of 0 would leave the rows of a singular matrix without length.
+    signs = ufuncs.where(operators.less(w, 0), -1, 1)
+    return u, operators.abs(w), ops.adjoint(ops.scale_columns(u, cast_like(signs, u)))
 
 
 def svdvals(x: ArrayOrList, /) -> Value:

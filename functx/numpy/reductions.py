@@ -12,7 +12,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.argument_errors import explain
-from functx.core.errors import ArgumentError, ShapeError, ValueRangeError, short_repr
+from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, short_repr
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import bind
 from functx.core.types import (
@@ -474,6 +474,7 @@ def _unmasked_variance(
     primitive: type[Variance], x: Value, axes: Shape, dtype: DTypeLike, ddof: Any
 ) -> Value:
     """The variance or standard deviation of all elements about their own mean, as one equation."""
+    _check_keeps_imaginary_parts(x, dtype)
     working = inexact_dtype(aval_of(x).dtype)
     result = real_dtype(working)
     if dtype is not None:
@@ -482,6 +483,18 @@ def _unmasked_variance(
             working = accumulation_dtype(inexact_dtype(result))
     x = ops.convert_element_type(x, working)
     return ops.convert_element_type(primitive(axes, float(ddof))(x), result)
+
+
+def _check_keeps_imaginary_parts(x: Value, dtype: DTypeLike) -> None:
+    if (
+        is_complex(aval_of(x).dtype)
+        and dtype is not None
+        and not is_complex(canonical_dtype(dtype))
+    ):
+        raise DTypeError(
+            f"var: of complex elements dtype must be complex or None; got {dtype!r} for {aval_of(x)!r}",
+            fix="Leave dtype out: the variance of complex elements is real.",
+        )
 
 
 def _masked_variance(
@@ -493,6 +506,7 @@ def _masked_variance(
     where: ArrayOrList | None,
     mean: ArrayOrList | None,
 ) -> Value:
+    _check_keeps_imaginary_parts(x, dtype)
     x, result = _in_mean_dtype(x, dtype)
     aval = aval_of(x)
     if mean is None:

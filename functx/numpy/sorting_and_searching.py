@@ -13,12 +13,13 @@ from functx.core.concretization import concretize
 from functx.core.errors import (
     ArgumentError,
     ConcretizationError,
+    DTypeError,
     ShapeError,
     ValueRangeError,
     short_repr,
 )
 from functx.core.tracer import Tracer, aval_of
-from functx.core.types import canonical_dtype, complex_dtype
+from functx.core.types import canonical_dtype, complex_dtype, is_complex
 from functx.core.typing import ArrayLike, ArrayOrList, Axes, DTypeLike, NumPyArray, Out, Value
 from functx.core.wrappers import is_wrapper
 from functx.numpy import floating_point, operators, ufuncs
@@ -227,6 +228,8 @@ def interp(
     """
     x, xp = promote_inexact(x, xp)
     (fp,) = promote_inexact(fp)
+    if is_complex(aval_of(x).dtype):
+        raise DTypeError(f"interp: x and xp must be real; got {aval_of(x)!r} and {aval_of(xp)!r}")
     if aval_of(xp).ndim != 1 or aval_of(xp).shape != aval_of(fp).shape or not aval_of(xp).size:
         raise ShapeError(
             f"interp: xp and fp must be vectors of one length; got {aval_of(xp)!r} and {aval_of(fp)!r}"
@@ -277,6 +280,8 @@ def _periodic_points(
     x: Value, xp: Value, fp: Value, period: ArrayLike
 ) -> tuple[Value, Value, Value]:
     """The points sorted within one period, with one more point on either side."""
+    if aval_of(period).ndim:
+        raise ShapeError(f"interp: period must be a number; got {aval_of(period)!r}")
     if type(period) is not Tracer and not np.all(np.asarray(period) != 0):
         raise ValueRangeError(f"interp: period must not be zero; got {period}")
     period = operators.absolute(period)
