@@ -476,6 +476,7 @@ def test_settings_of_promotion_are_about_arguments_of_the_user():
             lambda: jnp.cov(vector[None] * vector[:, None]),
             lambda: jax.nn.softmax(vector[None] * vector[:, None]),
             lambda: jnp.histogram2d(whole, whole, 2),
+            lambda: jax.scipy.signal.welch(vector, nperseg=2),
             lambda: jnp.where(vector > 1, vector[None] * vector[:, None], 0.0),
             lambda: jax.scipy.sparse.linalg.cg(lambda x: x, {"a": 1.0, "b": 2.0}),
             lambda: jax.experimental.ode.odeint(lambda y, t: -y, vector[1], vector),

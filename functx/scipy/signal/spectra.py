@@ -389,5 +389,5 @@ def _products(terms: Sequence[Value], segments: Segments, onesided: bool) -> Val
         sides[0] = 1.0
         if segments.transform % 2 == 0:
             sides[-1] = 1.0
-        out = _scale_last(out, ops.convert_element_type(sides, real_dtype(out.dtype)))
+        out = _scale_last(out, ops.convert_element_type(sides, out.dtype))
     return out

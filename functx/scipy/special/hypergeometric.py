@@ -38,15 +38,17 @@ class Hyp1F1(ParametricFunction):
         is_polynomial = (a <= 0.0) & (a == ops.floor(a))
         flipped = (x < 0.0) & ~is_polynomial
         first, z = ops.select(flipped, b - a, a), ops.select(flipped, -x, x)
-        series = 1.0 + sum_series(
+        # Half of exp(x) scales the terms, so that neither they nor their factor leave the range.
+        root = ops.exp(0.5 * ops.select(flipped, x, 0.0))
+        series = root + sum_series(
             lambda k: z / ((b + k - 1.0) * k),
-            ops.constant_like(z, 1.0),
+            root,
             float(finfo(z.dtype).eps) * 0.25,
             lambda k: first + k - 1.0,
             may_cancel=True,
         )
-        value = ops.select(flipped, series * ops.exp(x), series)
-        return ops.select(valid, value, math.nan)
+        valid = valid & (root >= float(finfo(z.dtype).tiny))
+        return ops.select(valid, series * root, math.nan)
 
     def slope(self, i: int, *args: Value) -> Value | None:
         a, b, x = args
@@ -132,7 +134,8 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Value:
     """The confluent hypergeometric function 1F1(a; b; x), differentiable in all operands.
 
     By its power series, that of exp(x) 1F1(b - a; b; -x) for negative x. All terms have one sign for
-    0 < a < b; digits are lost where they have not, and the result is nan where fewer than three are left.
+    0 < a < b; digits are lost where they have not, and the result is nan where fewer than three are left,
+    and for x below -174 (-1416 in 64 bits).
 
     >>> import functx
     >>> round(float(functx.scipy.special.hyp1f1(1.0, 2.0, 1.0)), 4)
