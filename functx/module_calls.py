@@ -33,9 +33,9 @@ __all__ = ["create_functional_call", "functional_call", "stack_module_state"]
 
 
 def functional_call(
-    module: Any,
+    module: object,
     state: Mapping[str, Any] | Iterable[Any],
-    args: Any = (),
+    args: object = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     tie_weights: bool = True,
@@ -110,7 +110,7 @@ def functional_call(
 
 
 def call_and_write_back(
-    module: Any, state: Mapping[str, Any], args: tuple[PyTree, ...], kwargs: Mapping[str, Any]
+    module: object, state: Mapping[str, Any], args: tuple[PyTree, ...], kwargs: Mapping[str, Any]
 ) -> tuple[PyTree, dict[str, Any]]:
     """The result of a functional call, whose new values of buffers are written to the arrays of `state`.
 
@@ -180,7 +180,7 @@ def _check_items(values: Mapping[Any, Any]) -> None:
         _array_types.add(type(x))
 
 
-def _join_items(state: Any) -> GivenState:
+def _join_items(state: object) -> GivenState:
     """The state of several dictionaries, or of pairs of a name and a value."""
     items = None if isinstance(state, (str, bytes)) or not isinstance(state, Iterable) else [*state]
     if items is not None and all([isinstance(x, Mapping) for x in items]):
@@ -242,7 +242,7 @@ def _check_strict(values: Mapping[str, Any], names: Mapping[str, Any], label: st
 
 
 def _call_foreign(
-    module: Any,
+    module: object,
     given: GivenState,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -272,7 +272,7 @@ def _call_foreign(
                     given.put(name, x)
 
 
-def foreign_state(module: Any, label: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+def foreign_state(module: object, label: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """The arrays by name of a module of another library, and a function that makes one from others."""
     if hasattr(module, "__functx_state__") and not isinstance(module, type):
         state, make = module.__functx_state__()

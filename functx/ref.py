@@ -23,7 +23,7 @@ class Ref:
     under `jit` that takes it as an argument, the writes are seen outside.
     """
 
-    def __init__(self, elements: Any, is_scalar: bool):
+    def __init__(self, elements: object, is_scalar: bool):
         # Arrays without dimensions cannot be written to while a function is traced.
         self._elements, self._is_scalar = elements, is_scalar
 
@@ -101,7 +101,7 @@ tree_util.register_pytree_node(
 )
 
 
-def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None = None) -> Ref:
+def new_ref(init_val: ArrayLike, *, memory_space: object = None, kind: str | None = None) -> Ref:
     """A reference to a copy of `init_val`; `memory_space` and `kind` are ignored.
 
     >>> import functx
@@ -116,7 +116,7 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
     return Ref(array(ravel(init_val) if is_scalar else init_val), is_scalar)
 
 
-def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
+def empty_ref(ty: Any, memory_space: object = None) -> Ref:
     """A reference to an array of the shape and dtype of `ty`, whose elements are arbitrary."""
     aval = ShapedArray(tuple(ty.shape), ty.dtype)
     return Ref(empty(aval.shape or (1,), aval.dtype), not aval.shape)

@@ -185,7 +185,7 @@ def requires_gradient(x: object) -> bool:
 
 def trace_with_writes(
     fun: Function,
-    in_tree: Any,
+    in_tree: object,
     avals: Sequence[ShapedArray],
     label: str,
     leaves: Sequence[Any] | None = None,

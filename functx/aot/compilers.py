@@ -84,7 +84,7 @@ def without_trailing_writes(program: Program) -> tuple[Program, tuple[int, ...]]
     return pure, tuple([number[v] for v in new])  # type: ignore[index]
 
 
-def value_of(x: Any) -> Any:
+def value_of(x: object) -> Any:
     """The value of an array to which a program writes: that of a Variable, or the array itself."""
     return x.read().look() if isinstance(x, Variable) else x
 
@@ -160,7 +160,7 @@ class CompiledProgram:
         found = [values[i] for i in written]
         return [(x, x.version_counter.writes) for x in found if isinstance(x, Variable)]
 
-    def check_results(self, outs: Any) -> Sequence[Any]:
+    def check_results(self, outs: object) -> Sequence[Any]:
         """The results of a user's function; CompiledResultError unless they are of the types of the program."""
         avals = self.program.out_avals
         if not isinstance(outs, (list, tuple)) or len(outs) != len(avals):

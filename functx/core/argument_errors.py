@@ -84,7 +84,7 @@ def _constructor(cls: type, name: str) -> Any:
     return made if is_own and not hasattr(made, "explains_errors") else None
 
 
-def explained(value: Any, module: str) -> Any:
+def explained(value: object, module: str) -> Any:
     """A function of `module` with its errors explained; other values and functions of arrays alone unchanged."""
     if (
         type(value) is not FunctionType

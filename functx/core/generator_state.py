@@ -24,7 +24,7 @@ def pack_state(seed: int, offset: int) -> NumPyArray:
     return np.array([seed & _WORD, seed >> 32, offset & _WORD, offset >> 32], np.uint32)
 
 
-def unpack_state(words: Any) -> NumPyArray:
+def unpack_state(words: Value) -> NumPyArray:
     """The seed and the offset in a state of four words, as two uint64."""
     low_seed, high_seed, low_offset, high_offset = map(int, np.asarray(words))
     return np.array([high_seed << 32 | low_seed, high_offset << 32 | low_offset], np.uint64)
@@ -39,7 +39,7 @@ class StateTable(Protocol):
     def read(self, state: GeneratorState) -> Any:
         """The words of `state`, a traced value."""
 
-    def store(self, state: GeneratorState, words: Any) -> None:
+    def store(self, state: GeneratorState, words: object) -> None:
         """Replace the words of `state`."""
 
 

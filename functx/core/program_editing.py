@@ -279,7 +279,7 @@ def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -
     return edited
 
 
-def replace_program_fields(program: Program, **changes: Any) -> Program:
+def replace_program_fields(program: Program, **changes: object) -> Program:
     """`program` with other values in some fields."""
     fields = ("name", "inputs", "equations", "outputs", "in_names", "trees", "captured")
     return Program(**{field: getattr(program, field) for field in fields} | changes)

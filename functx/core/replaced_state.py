@@ -157,7 +157,7 @@ def replaced_values() -> ReplacedValues | None:
     return None if values is None else ReplacedValues(values, groups)
 
 
-def note_mode(serial: int, module: Any) -> None:
+def note_mode(serial: int, module: object) -> None:
     """Records in the open traces of this context that they depend on the mode of a module."""
     state = replaced_state()
     while state is not None:

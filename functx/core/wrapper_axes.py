@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from jax import tree_util
 
@@ -389,6 +389,6 @@ def _change_sparse_shapes(
     return structure if changed == children else _node(kind, static, changed)
 
 
-def _node(kind: type, static: Any, children: Sequence[TreeDef]) -> TreeDef:
+def _node(kind: type, static: object, children: Sequence[TreeDef]) -> TreeDef:
     registry = tree_util.default_registry
     return tree_util.PyTreeDef.from_node_data_and_children(registry, (kind, static), children)

@@ -98,7 +98,7 @@ class ArrayWrapper:
     dtype: Any = _FromFirstInner()
     weak_type = False
 
-    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
+    def __init_subclass__(cls, abstract: bool = False, **options: object) -> None:
         super().__init_subclass__(**options)
         if not abstract:
             register(cls)
@@ -222,7 +222,7 @@ def _typed_key(value: Any) -> Hashable:
     return kind, repr(value) if kind is float or kind is complex else value
 
 
-def static_value(meta: Any) -> Any:
+def static_value(meta: object) -> Any:
     """The metadata that the class gave."""
     return meta.value if type(meta) is Metadata else meta
 
@@ -273,7 +273,7 @@ class WrapperNode:
         shapes = tuple(shape), tuple([tuple(getattr(part, "shape", ())) for part in inner])
         return inner, WrapperStructure(tuple(names), meta, None, shapes)
 
-    def flatten_with_keys(self, x: Any) -> tuple[list[tuple[Any, Any]], WrapperStructure]:
+    def flatten_with_keys(self, x: object) -> tuple[list[tuple[Any, Any]], WrapperStructure]:
         """As `flatten`, with a key for each inner array."""
         inner, structure = self.flatten(x)
         keys = [tree_util.GetAttrKey(name) for name in structure.names]

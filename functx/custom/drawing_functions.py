@@ -31,7 +31,7 @@ def states_moved_on(traced: TracedFunction) -> States:
     return tuple(states) if len(states) == len(found) else ()
 
 
-def state_of(captured: Any) -> GeneratorState | None:
+def state_of(captured: object) -> GeneratorState | None:
     """The state that a captured value is, or stands for; None if it is no state."""
     if isinstance(captured, GeneratorState):
         return captured

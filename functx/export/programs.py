@@ -247,7 +247,7 @@ class _RuleCollector:
         return eqn.replace(primitive=primitive.replace(rule=SavedRules(number)))
 
 
-def _rule_identity(rule: Any) -> Hashable:
+def _rule_identity(rule: object) -> Hashable:
     """A key that is equal for a rule of JAX and for the rules of its derivatives, each wrapped by JAX."""
     if isinstance(rule, TransformedRules):
         return _rule_identity(rule.rule), rule.transform, rule.axis

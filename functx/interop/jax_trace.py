@@ -103,7 +103,13 @@ class FunctxTrace(jax.core.Trace):
             return fun.call_wrapped(*args)
 
     def process_custom_jvp_call(
-        self, primitive: Primitive, fun: WrappedFun, jvp: WrappedFun, args: Values, /, **params: Any
+        self,
+        primitive: Primitive,
+        fun: WrappedFun,
+        jvp: WrappedFun,
+        args: Values,
+        /,
+        **params: object,
     ) -> list[Value]:
         return self.stage_call(
             primitive,

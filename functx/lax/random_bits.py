@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -71,7 +71,7 @@ def rng_bit_generator(
     dtype: DTypeLike = np.uint32,
     algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
     *,
-    out_sharding: Any = None,
+    out_sharding: object = None,
 ) -> tuple[Value, Value]:
     """The next state, and an array of `shape` of random unsigned integers, of a generator of XLA.
 

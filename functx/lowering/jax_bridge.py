@@ -163,7 +163,7 @@ def raw_key_data(key: Any) -> Any:
     return jax.random.key_data(key)
 
 
-def threefry_key_data(key: Any) -> Any:
+def threefry_key_data(key: Any) -> Value:
     """As `raw_key_data`, but raises DTypeError for keys of another generator than Threefry."""
     kind = prng_key_type(key.dtype) if isinstance(key, jax.Array) else None
     if kind is not None and str(kind.generator) != DEFAULT_PRNG:

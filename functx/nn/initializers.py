@@ -204,18 +204,18 @@ def _fans(shape: Shape, in_axis: Axes, out_axis: Axes, batch_axis: Axes) -> tupl
     return inputs * window, outputs * window
 
 
-def _scaled_normal(key: Any, shape: Shape, dtype: DType, variance: Value) -> Value:
+def _scaled_normal(key: Value, shape: Shape, dtype: DType, variance: Value) -> Value:
     return _scaled(random.normal(key, shape, dtype), ops.sqrt(variance))
 
 
-def _scaled_uniform(key: Any, shape: Shape, dtype: DType, variance: Value) -> Value:
+def _scaled_uniform(key: Value, shape: Shape, dtype: DType, variance: Value) -> Value:
     if not is_complex(dtype):
         return _scaled(random.uniform(key, shape, dtype, -1), ops.sqrt(ops.mul(variance, 3)))
     x = _polar(key, shape, variance.dtype, lambda u: ops.sqrt(ops.mul(u, 2)))
     return _scaled(x, ops.sqrt(variance))
 
 
-def _scaled_truncated_normal(key: Any, shape: Shape, dtype: DType, variance: Value) -> Value:
+def _scaled_truncated_normal(key: Value, shape: Shape, dtype: DType, variance: Value) -> Value:
     deviation = ops.div(ops.sqrt(variance), _TRUNCATED_DEVIATIONS[is_complex(dtype)])
     if not is_complex(dtype):
         return _scaled(random.truncated_normal(key, -2, 2, shape, dtype), deviation)
@@ -230,7 +230,7 @@ _TRUNCATED_DEVIATIONS = 0.87962566103423978, 0.95311164380491208
 """The standard deviations of real and of complex standard normal numbers cut off at the modulus 2."""
 
 
-def _polar(key: Any, shape: Shape, dtype: DType, radius: Callable[[Value], Value]) -> Value:
+def _polar(key: Value, shape: Shape, dtype: DType, radius: Callable[[Value], Value]) -> Value:
     """Complex numbers with random arguments, whose moduli are `radius` of uniform numbers."""
     modulus, turn = [random.uniform(subkey, shape, dtype) for subkey in random.split(key)]
     angle = ops.mul(turn, 2 * math.pi)

@@ -224,7 +224,7 @@ class Module:
     def _holders(self) -> tuple[dict[str, Any], ...]:
         return self._parameters, self._buffers, self._modules
 
-    def _hold(self, holder: dict[str, Any], name: str, value: Any) -> None:
+    def _hold(self, holder: dict[str, Any], name: str, value: object) -> None:
         """Makes `value` the attribute `name`, in one of the dictionaries, or in a replaced state."""
         state = state_with(self._serial, name)
         if state is not None:
@@ -254,12 +254,12 @@ class Module:
                 fix=f"Use another name, or `del module.{name}` first.",
             )
 
-    def register_parameter(self, name: str, value: Any) -> None:
+    def register_parameter(self, name: str, value: object) -> None:
         """Makes `value` the parameter `name`: a `Parameter`, an array of which one is made, or None."""
         self._check_new(name, self._parameters)
         self._hold(self._parameters, name, value_of(Parameter, value))
 
-    def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
+    def register_buffer(self, name: str, value: object, persistent: bool = True) -> None:
         """Makes `value` the buffer `name`: an array or None. If it is not persistent, states lack it."""
         self._check_new(name, self._buffers)
         self._hold_buffer(name, value, persistent)
@@ -278,7 +278,7 @@ class Module:
             )
         self._hold(self._modules, name, module)
 
-    def _buffer_value(self, name: str, value: Any) -> Any:
+    def _buffer_value(self, name: str, value: object) -> Any:
         """The value that replaces a buffer of the module itself."""
         if is_variable(value):
             return value
@@ -453,7 +453,7 @@ class Module:
         return f"{type(self).__name__}(\n  {lines}\n)"
 
 
-def _describe(x: Any) -> str:
+def _describe(x: object) -> str:
     return "None" if x is None else repr(aval_of(x))
 
 

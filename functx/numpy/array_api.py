@@ -111,7 +111,7 @@ def load_special_functions(package: str) -> None:
     vars(module)["__getattr__"] = load
 
 
-def _dlpack(self: Tracer, **options: Any) -> object:
+def _dlpack(self: Tracer, **options: object) -> object:
     """The memory of a value that is known while tracing, for another library."""
     return self.__array__().__dlpack__(**options)  # type: ignore[attr-defined]
 

@@ -26,7 +26,7 @@ def traced_device(x: object) -> None:
     """None: a traced array lies where its program will run, and `device=None` makes an array there."""
 
 
-def on_device(x: Value, device: Any) -> Value:
+def on_device(x: Value, device: object) -> Value:
     """`x` on `device`; unchanged for None.
 
     "cpu", NumPy's name of its device, is the memory of the host: the result is an `ndarray`, or traced.

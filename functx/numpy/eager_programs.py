@@ -108,7 +108,7 @@ _PLAIN_TYPES = frozenset([int, bool, str, type(None)])
 
 
 def _trace_call(
-    function: Callable[..., Any], args: Any, kwargs: dict[str, Any], avals: list[ShapedArray]
+    function: Callable[..., Any], args: object, kwargs: dict[str, Any], avals: list[ShapedArray]
 ) -> EagerProgram:
     """The program of `function(*args, **kwargs)`, with inputs in place of the arrays."""
     leaves, structure = tree.flatten((args, kwargs), is_leaf=lambda x: x is None)

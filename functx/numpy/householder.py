@@ -85,7 +85,7 @@ class HouseholderReduction(MatrixFunction, abstract=True):
         taus = ops.select(at, ops.insert_matrix_dim(tau, taus.shape, 1), taus)
         return packed, a, taus
 
-    def reduce_by_library(self, x: Any) -> tuple[Any, Any]:
+    def reduce_by_library(self, x: Value) -> tuple[Any, Any]:
         """The packed matrix and the factors of a JAX array."""
         raise NotImplementedError
 
@@ -140,7 +140,7 @@ class Geqrf(HouseholderReduction):
 
     lapack_platforms = frozenset({"cpu", "cuda", "rocm", "tpu"})
 
-    def reduce_by_library(self, x: Any) -> tuple[Any, Any]:
+    def reduce_by_library(self, x: Value) -> tuple[Any, Any]:
         packed, taus = jnp.linalg.qr(x, mode="raw")
         return packed.mT, taus
 
@@ -151,7 +151,7 @@ class Hessenberg(HouseholderReduction):
     offset, two_sided = 1, True
     samples = (sample(f32[3, 3], values={0: _SQUARE}, dtypes=("f64",)),)
 
-    def reduce_by_library(self, x: Any) -> tuple[Any, Any]:
+    def reduce_by_library(self, x: Value) -> tuple[Any, Any]:
         packed, taus = lax.linalg.hessenberg(x)
         return packed, taus
 
@@ -172,7 +172,7 @@ class Tridiagonal(HouseholderReduction):
 
     lapack_platforms = frozenset({"cpu", "cuda", "rocm"})
 
-    def reduce_by_library(self, x: Any) -> tuple[Any, Any]:
+    def reduce_by_library(self, x: Value) -> tuple[Any, Any]:
         packed, _, _, taus = lax.linalg.tridiagonal(x, lower=True)
         return packed, taus
 

@@ -74,7 +74,7 @@ def _vector_norm(x: Value, ord: Any, axes: tuple[int, ...]) -> Value:
     return statistics.vector_norm(x, float(ord), axes)
 
 
-def _matrix_norm(x: Value, ord: Any, axes: tuple[int, ...]) -> Value:
+def _matrix_norm(x: Value, ord: object, axes: tuple[int, ...]) -> Value:
     rows, columns = axes
     if ord in (2, -2, "nuc"):
         values = singular_values(shapes.moveaxis(x, axes, (-2, -1)))

@@ -43,7 +43,7 @@ def set_item(x: ArrayWrapper, idx: Index, value: ArrayOrList) -> None:
     write_wrapper(x, indexing.scatter_update(x, idx, value), operation)  # type: ignore[arg-type]
 
 
-def is_own_part(x: ArrayWrapper, idx: Index, value: Any) -> bool:
+def is_own_part(x: ArrayWrapper, idx: Index, value: object) -> bool:
     """Whether `value` is the view `x[idx]`, to which `x[idx] += y` has already written."""
     if type(value) is not type(x):
         return False
@@ -90,7 +90,7 @@ def write_wrapper(x: ArrayWrapper, value: ArrayOrList, operation: str) -> None:
     )
 
 
-def _overlap(target: Any, inner: Any) -> bool:
+def _overlap(target: object, inner: object) -> bool:
     if isinstance(target, np.ndarray) and isinstance(inner, np.ndarray):
         return np.may_share_memory(target, inner)
     return target is inner

@@ -71,7 +71,7 @@ def consecutive_runs(group: RepeatGroup) -> list[RepeatGroup]:
 def reroll(
     group: RepeatGroup,
     names: Iterator[int],
-    rewrite: Any,
+    rewrite: object,
     known_slices: dict[Atom, StaticSlice],
     replaced_until: Sequence[int],
 ) -> list[Equation] | None:

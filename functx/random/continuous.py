@@ -137,7 +137,7 @@ def wald(
 
 
 @custom_jvp
-def _wald_quantile(x: Any, mean: Any) -> Value:
+def _wald_quantile(x: Any, mean: ArrayLike) -> Value:
     """The variate `x`, as the quantile that it is for this mean."""
     return x
 

@@ -108,7 +108,7 @@ def _poisson_by_products(key: Value, lam: Value, dtype: Any) -> Value:
     return while_loop(continues, multiply, start)[1] - 1
 
 
-def _poisson_by_rejection(key: Value, lam: Value, dtype: Any) -> Value:
+def _poisson_by_rejection(key: Value, lam: Value, dtype: DTypeLike) -> Value:
     """Counts for large rates by transformed rejection.
 
     Hoermann, "The transformed rejection method for generating Poisson random variables" (1993).
@@ -182,7 +182,7 @@ def binomial(
 
 
 @partial(jit, static_argnames=("shape", "dtype"))
-def _binomial(key: Any, n: Any, p: Any, shape: Shape, dtype: DType) -> Value:
+def _binomial(key: Any, n: ArrayLike, p: ArrayLike, shape: Shape, dtype: DType) -> Value:
     (p,) = promote_inexact(ops.stop_gradient(p))
     n = ops.convert_element_type(ops.stop_gradient(n), p.dtype)
     n, p = broadcast_to(n, shape), broadcast_to(p, shape)
@@ -296,7 +296,9 @@ def multinomial(
 
 
 @partial(jit, static_argnames=("shape", "dtype", "unroll"))
-def _multinomial(key: Any, n: Any, p: Any, shape: Shape, dtype: DType, unroll: int | bool) -> Value:
+def _multinomial(
+    key: Any, n: ArrayLike, p: ArrayLike, shape: Shape, dtype: DType, unroll: int | bool
+) -> Value:
     n, p = promote_inexact(ops.stop_gradient(n), ops.stop_gradient(p))
     n, p = broadcast_to(n, shape[:-1]), ops.moveaxis(broadcast_to(p, shape), len(shape) - 1, 0)
     rest = ops.cumsum(p, 0, reverse=True)

@@ -106,13 +106,13 @@ def gamma_variates(key: Any, a: Any, is_logarithmic: bool) -> Value:
 
 
 @custom_jvp
-def _quantile(x: Any, a: Any) -> Value:
+def _quantile(x: Any, a: ArrayLike) -> Value:
     """The gamma variate `x`, as the quantile that it is for shape `a`."""
     return x
 
 
 @custom_jvp
-def _log_quantile(x: Any, a: Any) -> Value:
+def _log_quantile(x: Any, a: ArrayLike) -> Value:
     """The logarithm `x` of a gamma variate, as that of the quantile that it is for shape `a`."""
     return x
 

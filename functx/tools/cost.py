@@ -36,7 +36,7 @@ def costed_equations(
     """
     timeline = MemoryTimeline(program)
 
-    def moved(v: Any) -> int:
+    def moved(v: object) -> int:
         is_fused = v in timeline.position and not (v in timeline.outputs or timeline.in_memory(v))
         return 0 if type(v) is not Var or is_fused else bytes_of(v.aval)
 

@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracer import Tracer, aval_of, is_variable
 from functx.core.types import ShapedArray
-from functx.core.typing import Function, NumPyArray, PyTree
+from functx.core.typing import Function, NumPyArray, PyTree, Value
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
 from functx.transforms.call_primitive import Call
@@ -102,7 +102,7 @@ def known_value(x: Any, operation: str) -> NumPyArray:
     return concretize(x, operation) if isinstance(x, Tracer) else np.asarray(x)
 
 
-def _row(x: Any, i: int) -> Any:
+def _row(x: Value, i: int) -> Value:
     return ops.squeeze(ops.slice_in_dim(x, i, i + 1), (0,)) if isinstance(x, Tracer) else x[i]
 
 

@@ -193,7 +193,7 @@ class SourceWriter:
         ]
         return f"{self.importable(type(primitive))}({', '.join(params)})"
 
-    def importable(self, value: Any) -> str:
+    def importable(self, value: object) -> str:
         """The name of a class or a function, which is imported, or bound if its module lacks it."""
         module, name = str(getattr(value, "__module__", "")), getattr(value, "__qualname__", "")
         found = getattr(sys.modules.get(module), name, None)
@@ -278,7 +278,7 @@ def record_parts(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def scalar_text(value: Any) -> str:
+def scalar_text(value: object) -> str:
     """The expression of a Python or NumPy number, of its own type."""
     if isinstance(value, numpy.generic):
         return f'numpy.dtype("{value.dtype.name}").type({scalar_text(value.item())})'

@@ -99,7 +99,7 @@ class Registration:
 
 
 def register_rule(
-    operator: Operator, kind: str, fun: Rule, option: Any = None, *, allow_override: bool = False
+    operator: Operator, kind: str, fun: Rule, option: object = None, *, allow_override: bool = False
 ) -> Rule:
     """Register `fun` as the rule of `operator` of this kind, and return it.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 
@@ -11,7 +9,7 @@ from functx import ops
 from functx.core.errors import DTypeError
 from functx.core.tracer import aval_of
 from functx.core.types import DType, canonical_dtype, is_floating, is_integer
-from functx.core.typing import ArrayLike, Function
+from functx.core.typing import ArrayLike, Function, Value
 from functx.numpy.mutation import assign_array
 from functx.random.generator.distributions import (
     bernoulli,
@@ -38,8 +36,8 @@ __all__ = [
 
 
 def uniform_(
-    x: Any, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None
-) -> Any:
+    x: Value, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None
+) -> Value:
     """Write numbers between `low` and `high` to the array `x`, which is returned; see `uniform`.
 
     >>> import numpy
@@ -52,8 +50,8 @@ def uniform_(
 
 
 def normal_(
-    x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
-) -> Any:
+    x: Value, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
+) -> Value:
     """Write normally distributed numbers to the array `x`, which is returned; see `normal`.
 
     >>> import numpy
@@ -64,7 +62,7 @@ def normal_(
     return _write_floats(x, normal, mean, std, generator=generator)
 
 
-def exponential_(x: Any, lambd: float = 1.0, *, generator: Generator | None = None) -> Any:
+def exponential_(x: Value, lambd: float = 1.0, *, generator: Generator | None = None) -> Value:
     """Write exponentially distributed numbers to the array `x`, which is returned; see `exponential`.
 
     >>> import numpy
@@ -76,8 +74,8 @@ def exponential_(x: Any, lambd: float = 1.0, *, generator: Generator | None = No
 
 
 def cauchy_(
-    x: Any, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None
-) -> Any:
+    x: Value, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None
+) -> Value:
     """Write numbers with the Cauchy distribution to the array `x`, which is returned; see `cauchy`.
 
     >>> import numpy
@@ -89,8 +87,8 @@ def cauchy_(
 
 
 def log_normal_(
-    x: Any, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None
-) -> Any:
+    x: Value, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None
+) -> Value:
     """Write log-normally distributed numbers to the array `x`, which is returned; see `log_normal`.
 
     >>> import numpy
@@ -101,7 +99,7 @@ def log_normal_(
     return _write_floats(x, log_normal, mean, std, generator=generator)
 
 
-def geometric_(x: Any, p: float, *, generator: Generator | None = None) -> Any:
+def geometric_(x: Value, p: float, *, generator: Generator | None = None) -> Value:
     """Write geometrically distributed numbers to the array `x`, which is returned; see `geometric`.
 
     >>> import numpy
@@ -114,7 +112,7 @@ def geometric_(x: Any, p: float, *, generator: Generator | None = None) -> Any:
     return assign_array(x, ops.convert_element_type(drawn, aval.dtype), "geometric_")
 
 
-def bernoulli_(x: Any, p: ArrayLike = 0.5, *, generator: Generator | None = None) -> Any:
+def bernoulli_(x: Value, p: ArrayLike = 0.5, *, generator: Generator | None = None) -> Value:
     """Write 1 with probability `p` and else 0 to the array `x`, which is returned; see `bernoulli`.
 
     >>> import numpy
@@ -128,12 +126,12 @@ def bernoulli_(x: Any, p: ArrayLike = 0.5, *, generator: Generator | None = None
 
 
 def random_(
-    x: Any,
+    x: Value,
     low: int | None = None,
     high: int | None = None,
     *,
     generator: Generator | None = None,
-) -> Any:
+) -> Value:
     """Write integers from `low` to below `high` to the array `x`, which is returned; see `randint`.
 
     With one bound it is `high`. Without any, the bound is the largest number of the dtype, or for
@@ -162,7 +160,9 @@ def largest_integer(dtype: DType) -> int:
     return min(largest, int(np.iinfo(canonical_dtype(np.int64)).max))
 
 
-def _write_floats(x: Any, draw: Function, *parameters: float, generator: Generator | None) -> Any:
+def _write_floats(
+    x: Value, draw: Function, *parameters: float, generator: Generator | None
+) -> Value:
     """Write numbers drawn by `draw` to the array `x`, which is returned; DTypeError unless it holds floats."""
     aval, name = aval_of(x), f"{draw.__name__}_"
     if not is_floating(aval.dtype):

@@ -233,7 +233,7 @@ def polar(
 def qr(
     a: ArrayOrList,
     overwrite_a: bool = False,
-    lwork: Any = None,
+    lwork: object = None,
     mode: str = "full",
     pivoting: bool = False,
     check_finite: bool = True,

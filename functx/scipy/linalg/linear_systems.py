@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from functx import numpy as fnp
 from functx import ops
@@ -161,7 +160,7 @@ def solve_triangular(
     lower: bool = False,
     unit_diagonal: bool = False,
     overwrite_b: bool = False,
-    debug: Any = None,
+    debug: object = None,
     check_finite: bool = True,
 ) -> Value:
     """The x with a @ x == b, where only the upper, or with `lower` the lower, triangle of `a` is used.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_dtypes import finfo
 
@@ -215,7 +215,7 @@ def _linear_function(name: str, role: str, a: PyTree) -> Function:
     return partial(_multiply, a)
 
 
-def _multiply(a: Any, x: Value) -> Value:
+def _multiply(a: Value, x: Value) -> Value:
     if hasattr(a, "dtype") and hasattr(a, "ndim"):
         return matmul(a, x, precision="highest")
     return a @ x  # type: ignore[no-any-return]

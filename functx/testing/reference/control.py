@@ -258,7 +258,7 @@ def vectorize_over_keys(function: Function) -> Definition:
     """The definition that maps `function(key, *operands, **params)` over a batch of keys."""
 
     def vectorized(
-        key: Array, *operands: Array, partitionable: bool = True, **params: Any
+        key: Array, *operands: Array, partitionable: bool = True, **params: object
     ) -> Array:
         with jax.threefry_partitionable(partitionable):
             draws = [

@@ -62,7 +62,7 @@ def zero_safe_product(weight: Array, x: Array) -> Array:
 def loss(terms: Function) -> Definition:
     """The definition of a loss with the terms `terms(*operands, **parameters)`."""
 
-    def reduced(*args: Array, reduction: str, batch_ndim: int, **params: Any) -> Array:
+    def reduced(*args: Array, reduction: str, batch_ndim: int, **params: object) -> Array:
         return reduce_terms(terms(*args, **params), reduction, batch_ndim)
 
     return reduced

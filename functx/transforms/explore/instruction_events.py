@@ -58,7 +58,7 @@ class TracedEvents:
             self._is_on = on
             sys.settrace(self._trace_call if on else self._outer)
 
-    def _trace_call(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def _trace_call(self, frame: FrameType, event: str, arg: object) -> Any:
         """The trace function for a frame that begins; that which was there if it has no chosen instructions."""
         outer = self._outer and self._outer(frame, event, arg)
         is_users = file_owner[frame.f_code.co_filename] is not FUNCTX_OR_JAX

@@ -54,7 +54,7 @@ class RunMemory:
         self._flow.write(self._slots.get(storage, ()))
 
     def describe(
-        self, frames: Any, arrays: dict[LeafKey, Var], aliases: dict[Atom, Any]
+        self, frames: object, arrays: dict[LeafKey, Var], aliases: dict[Atom, Any]
     ) -> dict[LeafKey, Any]:
         """The storage of each array, by number, and how it is a view of that."""
         slots: dict[Any, list[Slot]] = {}

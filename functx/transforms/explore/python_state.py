@@ -188,7 +188,7 @@ class PythonState:
         return kind, *[self._describe(*part) for part in self._parts(x, path)], _identity(x)
 
     def _parts(
-        self, x: Any, path: LeafKey
+        self, x: object, path: LeafKey
     ) -> Iterator[tuple[Any, LeafKey, Callable[[Any], None] | None]]:
         """The values within a container, a function or an object, with their paths and setters."""
         if isinstance(x, (list, dict)):
@@ -230,7 +230,7 @@ def _slots(cls: type) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else [s for s in slots if s != "__weakref__"]
 
 
-def _identity(x: Any) -> Any:
+def _identity(x: object) -> Any:
     """Says which of several objects with equal parts `x` is; None where the parts say all."""
     if isinstance(x, FunctionType):
         return x.__code__

@@ -368,6 +368,6 @@ def _call(fun: Function, args: Sequence[PyTree], kwargs: PyTree) -> PyTree:
     return fun(*args, **kwargs)
 
 
-def is_same_value(x: Any, y: Any) -> bool:
+def is_same_value(x: object, y: object) -> bool:
     """Whether two leaves are one variable, or equal numbers."""
     return x is y or (type(x) is not Var and type(y) is not Var and repr(x) == repr(y))
