@@ -379,6 +379,25 @@ def for_variable_shares_its_value(x):
     return y * 2 if y < x else y
 
 
+def largest_by_key(x):
+    y = x * x - 1
+    return max((y, x, y), key=lambda u: abs(u + 1.2))
+
+
+def decides_in_finally(x):
+    before, n = x, 0
+    try:
+        while x < 2 and n < 3:
+            n += 1
+            x = x * 0.5 + 1
+    except BaseException:  # no run that ends may go on here
+        x = 100.0
+    finally:
+        if x > before:
+            x = x - before
+    return x
+
+
 def decided_on_one_way(x):
     y = x * x - 1
     if y > 0 and x > 0:
@@ -415,6 +434,7 @@ def test_an_explored_function_has_the_values_of_a_plain_run(f):
 # Programs that take long, of kinds that others have.
 LONG = (middle, ten_ifs, hidden_iterator, any_all, triangle, adaptive, helper, fibonacci)
 LONG += (for_variable_used_otherwise, for_variable_shares_its_value, while_in_for)
+LONG += (decides_in_finally, largest_by_key)
 
 
 @pytest.mark.parametrize("f", [f for f in PROGRAMS if f not in LONG], ids=lambda f: f.__name__)

@@ -76,6 +76,10 @@ class Decision:
         """The outcome that a run has taken first."""
         return next(iter(self.after))
 
+    def last_outcome(self) -> bool:
+        """The outcome that a run has taken last for the first time."""
+        return next(reversed(self.after))
+
     def bit(self, bit: int, flip: int) -> bool:
         """A bit of the number of the decision, or its complement."""
         return bool((self.number >> bit ^ flip) & 1)
@@ -344,16 +348,20 @@ class Explorer:
         """Run on from merges where other runs have been. Raises Restart where a run does something else.
 
         Parts of the state of Python code are shown by no local variable: operands of an unfinished expression,
-        attributes of global objects. Many merges are verified by runs among which, for each two
+        attributes of global objects, what a call of `max` with a `key` has found so far. A few merges are
+        verified one by one, on both paths with both outcomes of what follows; many by runs among which, for each two
         decisions, all pairs of outcomes occur.
         """
         from functx.transforms.explore.run import Run
 
         if len(self.merges) <= _VERIFIED_ONE_BY_ONE:
-            for merge in self.merges:
-                self.run_to(merge.arrival.segment, [], Decision.first_outcome)
+            arrivals = [x for each in self.merges for x in (each.arrival, each.decision.arrival)]
+            for segment in dict.fromkeys([each.segment for each in arrivals]):
+                for prefer in (Decision.first_outcome, Decision.last_outcome):
+                    self.run_to(segment, [], prefer)
             return
-        for bit in range(self.count.bit_length()):
+        # The last bit is that of no number: all outcomes are alike.
+        for bit in range(self.count.bit_length() + 1):
             for flip in (0, 1):
                 Run(self, Route(prefer=partial(Decision.bit, bit=bit, flip=flip))).execute()
 

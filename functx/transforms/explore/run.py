@@ -91,6 +91,7 @@ class Run:
         self.unknown_values = UnknownValues()
         self.visits: dict[Any, list[Arrival]] = {}
         self.last_decision: tuple[Source | None, int, int] = (None, 0, 0)
+        self.ended: BaseException | None = None
 
     def execute(self) -> None:
         """Run the function in a builder of its own."""
@@ -114,6 +115,7 @@ class Run:
         """Call the function, and record its results."""
         explorer = self.explorer
         out = _call(explorer.fun, explorer.args, explorer.kwargs)
+        self.check_not_ended()
         leaves, out_tree = tree.flatten_with_key_data(out)
         for x in leaves:
             if type(x) is not Tracer:
@@ -202,7 +204,21 @@ class Run:
 
     def decide(self, tracer: Tracer) -> bool:
         """The outcome for a boolean of `tracer`, whose value is unknown."""
-        frames = user_frames(sys._getframe(1), _call.__code__)
+        self.check_not_ended()
+        try:
+            return self.decide_here(tracer)
+        except BaseException as end:
+            self.ended = end
+            raise
+
+    def check_not_ended(self) -> None:
+        """Raise what ended this run, where `finally` or `except` of the user goes on after it."""
+        if self.ended is not None:
+            raise self.ended
+
+    def decide_here(self, tracer: Tracer) -> bool:
+        """The outcome for a boolean of `tracer` at the present place in the code."""
+        frames = user_frames(sys._getframe(2), _call.__code__)
         source = frame_source(frames[-1]) if frames else None
         self.check_recursion([f.f_code for f in frames], source)
         repeats = self.count_repeats(source)
