@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from operator import index
-from types import FrameType, FunctionType, MethodType, TracebackType
+from types import FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -131,7 +131,9 @@ def explain(
     """Raise an error of functx in place of an `error` of Python that a call of `function` raised.
 
     The message names the argument that is not of the annotated type. Returns without raising for errors
-    of functx, for those of user code that `function` calls, and if functx itself called `function`.
+    of functx, for those of user code that `function` calls, and if functx itself called `function`. A
+    missing key that is in no argument, and a name that a module lacks, are faults of functx itself, whose
+    errors stay as they are.
     """
     kind = _named_error(error)
     if kind is None or not _arose_in_libraries(error.__traceback__):
@@ -165,6 +167,8 @@ def explain(
     refused = list(_refused_arguments(declared, given))
     if refused:
         raise kind(f"{name}: {refused[0]}", *refused[1:]) from error
+    if _is_of_functx(error, given.values()):
+        return
     shown = ", ".join([f"{key}={_describe(value)}" for key, value in given.items()])
     reason = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)
     raise kind(
@@ -259,6 +263,24 @@ def _named_error(error: Exception) -> type[FunctxError] | None:
     if module not in ("builtins", "numpy") or isinstance(error, NotImplementedError):
         return None
     return next((named for kind, named in _NAMED_ERRORS.items() if isinstance(error, kind)), None)
+
+
+def _is_of_functx(error: Exception, given: Iterable[object]) -> bool:
+    """Whether an error names a key that is in no argument, or a module without the attribute."""
+    if isinstance(error, KeyError) and error.args:
+        return not any([_contains(value, error.args[0]) for value in given])
+    return isinstance(error, AttributeError) and isinstance(error.obj, ModuleType)
+
+
+def _contains(value: object, key: object) -> bool:
+    """Whether `key` is `value`, or an element or key in it."""
+    if isinstance(value, (list, tuple, set, dict)):
+        return any([_contains(item, key) for item in value]) or (
+            isinstance(value, dict) and _contains([*value.values()], key)
+        )
+    return value is key or (
+        type(value) is type(key) and not isinstance(key, ndarray) and value == key
+    )
 
 
 def _arose_in_libraries(trail: TracebackType | None) -> bool:

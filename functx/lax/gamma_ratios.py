@@ -120,3 +120,18 @@ def _stirling_tail(z: Value) -> Value:
     inverse = 1.0 / z
     square = inverse * inverse
     return inverse * square * polynomial(square, _STIRLING_COEFFICIENTS[1:])
+
+
+def falling_product(a: Value, n: int) -> Value:
+    """(a - 1) ... (a - n)."""
+    product = ops.constant_like(a, 1.0)
+    for k in range(1, n + 1):
+        product = product * (a - k)
+    return product
+
+
+def power_at_zero(exponent: Value, factor: Value, if_constant: Value) -> Value:
+    """factor x**exponent at x = 0, 0 where the factor is; `if_constant` is the value for the exponent 0."""
+    vanishes = (exponent > 0.0) | (factor == 0.0)
+    value = ops.select(vanishes, ops.zeros_like(factor), factor * math.inf)
+    return ops.select(exponent == 0.0, if_constant, value)

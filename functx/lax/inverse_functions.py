@@ -13,14 +13,14 @@ from functx.core.samples import Rounding, f32, sample
 from functx.core.typing import Tangent, Value
 from functx.lax.gamma_ratios import lgamma_of_one_plus, log_gamma_ratio
 from functx.lax.incomplete_beta import (
+    BetaDensity,
     IncompleteBeta,
-    beta_density,
     incomplete_betas,
     powers_by_beta,
 )
 from functx.lax.incomplete_gamma import (
+    GammaDensity,
     RandomGammaGrad,
-    gamma_density,
     incomplete_gammas,
     power_times_exponential,
 )
@@ -76,7 +76,7 @@ class InverseIncompleteGamma(KernelFunction):
             is_end = _is_end(p)
             slope = RandomGammaGrad()(a, ops.select(is_end, 1.0, out))
             return t * ops.select(is_end, 0.0, slope)
-        density = cast_like(gamma_density(*widen([a, out])), t)
+        density = cast_like(GammaDensity()(*widen([a, out])), t)
         return t / (-density if self.is_upper else density)
 
 
@@ -111,7 +111,7 @@ class InverseIncompleteBeta(KernelFunction):
         return ops.select(inside, ops.logistic(t), ops.select(proper, ends, math.nan))
 
     def partial(self, i: int, t: Value, out: Value, a: Value, b: Value, p: Value) -> Tangent:
-        density = cast_like(beta_density(*widen([a, b, out])), t)
+        density = cast_like(BetaDensity()(*widen([a, b, out])), t)
         if i == 2:
             return t / (-density if self.is_upper else density)
         change = IncompleteBeta(orders=(1 - i, i))(a, b, out)

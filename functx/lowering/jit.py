@@ -26,6 +26,7 @@ from functx.lowering.arguments import ArgNames, ArgNums, StaticArguments, infer_
 from functx.lowering.captured_arrays import Retrace
 from functx.lowering.jitted_function import JittedFunction
 from functx.lowering.state_arguments import taking_state
+from functx.ops.operands import as_bool
 from functx.transforms.argument_names import (
     OWN_ATTRIBUTES,
     as_decorator,
@@ -88,7 +89,7 @@ def jit(
     if fun is None:
         return as_decorator(jit, locals())
     check_callable(fun, "jit")
-    if explore:
+    if as_bool("jit: explore", explore):
         fun = explore_function(fun)
     if outline is not None:
         check_choice("jit: outline", outline, OUTLINE_MODES)

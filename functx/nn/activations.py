@@ -78,6 +78,11 @@ def _as_float(x: ArrayLike) -> Value:
     return promote(x, 1.0)[0]
 
 
+def _beside_integers(x: ArrayLike) -> Value:
+    """`x` in the inexact dtype of `x + 0`, to which booleans promote."""
+    return as_inexact(promote(x, 0)[0])
+
+
 def identity(x: ArrayLike) -> Value:
     """A copy of `x`."""
     return copy_array(operand(x))
@@ -105,7 +110,7 @@ def log_sigmoid(x: ArrayLike) -> Value:
 
 def softplus(x: ArrayLike) -> Value:
     """log(1 + exp(x)), without overflow."""
-    return activations.softplus(as_inexact(x))
+    return activations.softplus(_beside_integers(x))
 
 
 def sparse_plus(x: ArrayLike) -> Value:
@@ -124,7 +129,7 @@ def sparse_sigmoid(x: ArrayLike) -> Value:
 
 def soft_sign(x: ArrayLike) -> Value:
     """x / (1 + |x|)."""
-    x = as_inexact(x)
+    x = _beside_integers(x)
     return ops.div(x, ops.add(ops.abs(x), 1.0))
 
 
@@ -143,7 +148,7 @@ def tanh(x: ArrayLike) -> Value:
 
 def mish(x: ArrayLike) -> Value:
     """x tanh(log(1 + exp(x)))."""
-    return activations.mish(as_inexact(x))
+    return activations.mish(_beside_integers(x))
 
 
 def gelu(x: ArrayLike, approximate: bool = True) -> Value:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
 from functx.core.types import inexact_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, Value
-from functx.numpy import operators, ufuncs
+from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import INT, asarray, linspace
 from functx.numpy.cumulative import diff
 from functx.numpy.eager_programs import as_one_program
@@ -56,7 +56,8 @@ def histogram(
 ) -> tuple[Value, Value]:
     """The pair of the number of elements in each of `bins`, or the sum of their weights, and the edges.
 
-    With `density`, the integral of the histogram is 1. The last bin includes its upper edge.
+    With `density`, the integral of the histogram is 1. The last bin includes its upper edge. The numbers
+    are nan where the interval, by default from the smallest to the largest element, is not finite.
     """
     (x,) = promote_inexact(a)
     x = reshape(x, -1)
@@ -65,6 +66,9 @@ def histogram(
     amounts = asarray(1, aval_of(x).dtype) if weights is None else reshape(asarray(weights), -1)
     amounts = ops.convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
     counts = _counts([x], [edges], amounts)
+    if isinstance(bins, (int, np.integer)):
+        is_finite = floating_point.isfinite(operators.subtract(edges[-1], edges[0]))
+        counts = ufuncs.where(is_finite, counts, math.nan)
     if density:
         counts = ops.div(counts, operators.multiply(diff(edges), sum(counts)))
     return counts, edges
@@ -73,7 +77,7 @@ def histogram(
 def _counts(columns: Sequence[Value], edges: Sequence[Value], amounts: Value) -> Value:
     """The sums of the `amounts` of points in each bin; a point has a coordinate in each of `columns`."""
     sizes = [len(each) - 1 for each in edges]
-    total = prod(sizes)
+    total = math.prod(sizes)
     position: Value | np.int32 = np.int32(0)
     in_range: Value | bool = True
     for x, bounds, n in zip(columns, edges, sizes, strict=True):

@@ -276,7 +276,7 @@ def verify(fun: Callable[..., Any], *misplaced: object) -> Callable[..., Any]:
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         program = fun if type(fun) is Program else make_ir(fun)(*args, **kwargs)
-        leaves = [*tree.leaves((args, kwargs)), *read_states(program.captured)]
+        leaves = [*tree.flatten_with_key_data((args, kwargs))[0], *read_states(program.captured)]
         pairs = zip(leaves, program.in_avals, strict=True)
         outs = verify_program(
             replace_program_fields(program, captured=()), [np.array(x, a.dtype) for x, a in pairs]

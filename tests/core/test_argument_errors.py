@@ -240,6 +240,13 @@ def test_errors_of_the_users_functions_stay_as_they_are():
     assert explain(error, fail, (X,), {}) is None
 
 
+def test_faults_of_functx_are_not_told_as_those_of_arguments():
+    assert explain(KeyError("lost"), np.fft.fftfreq, (4,), {}) is None
+    assert explain(AttributeError(obj=np, name="lost"), np.fft.fftfreq, (4,), {}) is None
+    with pytest.raises(errors.ValueRangeError, match="because: KeyError: 4"):
+        explain(KeyError(4), np.fft.fftfreq, (4,), {})
+
+
 def test_explained_functions_keep_their_name_and_can_be_pickled():
     for function in (np.roll, np.fft.fft, lax.top_k, scipy.linalg.dft, np.sum, np.add):
         assert pickle.loads(pickle.dumps(function)) is function

@@ -197,6 +197,7 @@ def test_mistakes_of_dropout_are_named():
 @pytest.mark.parametrize("x64", [False, True])
 def test_integers_and_booleans_become_floats_as_in_jax(x64):
     names = "elu celu selu leaky_relu hard_sigmoid hard_swish relu6 relu sparse_plus sparse_sigmoid"
+    names += " softplus soft_sign mish"
     with jax.enable_x64(x64):
         for name in names.split():
             for dtype in ("int32", "uint8", "bool"):

@@ -179,6 +179,11 @@ def test_polyfit_finds_what_numpy_finds(weights):
     assert full[2] == 3 and full[3].shape == (3,)
 
 
+def test_numbers_of_elements_in_bins_of_no_finite_width_are_nan():
+    assert np.isnan(fnp.histogram([1.0, np.inf], 2)[0]).all()
+    assert list(fnp.histogram([1.0, np.inf], [0.0, 2.0, np.inf])[0]) == [1.0, 1.0]
+
+
 def test_the_derivative_of_a_fit_is_linear_in_the_values():
     x = np.linspace(-1, 1, 6, dtype=np.float32)
     jacobian = functx.jacrev(lambda y: fnp.polyfit(x, y, 2))(np.cos(x))

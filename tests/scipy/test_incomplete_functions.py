@@ -11,6 +11,7 @@ import scipy.special as reference
 
 import functx as fx
 from functx import lax
+from functx.lax.incomplete_beta import BetaDensity
 from functx.scipy import special as ours
 from tests.by_reference import by_reference
 
@@ -123,6 +124,14 @@ def test_derivatives_at_ends():
         np.asarray([1.0, 2.0, 3.0]), np.asarray([2.0, 2.0, 1.0]), np.asarray([0.0, 1.0, 1.0])
     )
     np.testing.assert_array_equal(beta, [[0.0] * 3, [0.0] * 3, [2.0, 0.0, 3.0]])
+
+    # Of x - x**2 / 2 among others.
+    a, zero = np.asarray([0.5, 1.0, 2.0, 3.0]), np.zeros(4)
+    second = fx.vmap(fx.grad(fx.grad(ours.gammainc, 1), 1))(a, zero)
+    np.testing.assert_array_equal(second, [-INF, -1.0, 1.0, 0.0])
+    # The second derivatives of (1 - x)**(a - 1) / beta(3, a) at 1.
+    power = BetaDensity(power_orders=(0, 2))(zero + 3.0, a, zero + 1.0)
+    np.testing.assert_array_equal(power, [INF, 0.0, 0.0, 60.0])
 
 
 def test_names_of_lax_agree_with_jax():

@@ -37,6 +37,11 @@ def control(x):
     return functx.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0] * 1.5, c[1] + 1), (x, 0)), ys
 
 
+def test_typed_keys_are_verified_as_their_words():
+    keys = verify(functx.random.fold_in)(jax.random.key(1), 2)
+    assert keys == jax.random.fold_in(jax.random.key(1), 2)
+
+
 @pytest.mark.parametrize(
     "f",
     [

@@ -91,6 +91,52 @@ def gamma_density(a: Array, x: Array) -> Array:
     return np.exp((a - 1) * np.log(x) - x - scipy.special.gammaln(a))
 
 
+def GammaDensity(a: Array, x: Array, orders: Sequence[int], power_order: int) -> Array:
+    def value(a: Array, x: Array) -> Array:
+        powers = scipy.special.xlogy(a - 1 - power_order, x) - x - scipy.special.loggamma(a)
+        return times_unless_zero(falling_product(a, power_order), np.exp(powers))
+
+    return density_derivative(value, orders, [a, x], x == np.inf)
+
+
+def BetaDensity(
+    a: Array, b: Array, x: Array, orders: Sequence[int], power_orders: Sequence[int]
+) -> Array:
+    m, n = power_orders
+
+    def value(a: Array, b: Array, x: Array) -> Array:
+        gamma = scipy.special.loggamma
+        powers = scipy.special.xlogy(a - 1 - m, x) + scipy.special.xlog1py(b - 1 - n, -x)
+        powers = np.exp(powers + gamma(a + b) - gamma(a) - gamma(b))
+        return times_unless_zero(falling_product(a, m) * falling_product(b, n), powers)
+
+    return density_derivative(value, orders, [a, b, x], x == 1.0)
+
+
+def density_derivative(
+    value: Callable[..., Array], orders: Sequence[int], args: Sequence[Array], is_end: Array
+) -> Array:
+    """A density, or its derivative, which is 0 at the ends of the last operand."""
+    if not any(orders):
+        return np.where(args[-1] == np.inf, 0.0, value(*args).real)
+    *args, x = np.broadcast_arrays(*args)
+    inside = (x > 0) & ~is_end
+    found = parameter_derivative(
+        value, orders, [*[y + 0j for y in args], np.where(inside, x, 0.5) + 0j]
+    )
+    return np.where(inside, found.real, 0.0)
+
+
+def times_unless_zero(factor: Array, x: Array) -> Array:
+    """factor x, 0 where the factor is."""
+    return np.where(factor == 0.0, 0.0, factor * x)
+
+
+def falling_product(a: Array, n: int) -> Array:
+    """(a - 1) ... (a - n)."""
+    return np.prod([a - k for k in range(1, n + 1)], axis=0)
+
+
 def InverseIncompleteGamma(a: Array, p: Array, is_upper: bool) -> Array:
     return (scipy.special.gammainccinv if is_upper else scipy.special.gammaincinv)(a, p)
 
