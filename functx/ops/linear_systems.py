@@ -387,19 +387,26 @@ class BalancedCofactors(MatrixFunction):
 
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         (x,), (dx,) = primals, tangents
-        n = x.shape[-1]
+        n, rank = x.shape[-1], x.shape[-1] - BORDER_WIDTH
         if n <= 3:
-            return self(x), _tangent_of_polynomial(x, dx)
+            return self(x), matrix_transpose(_adjugates(x, dx)[-1][1])
         u, s, vh = ops.Svd()(ops.stop_gradient(x))
-        largest, second_least = [ops.slice_in_dim(s, i, i + 1, axis=-1) for i in (0, n - 2)]
+        largest = ops.slice_in_dim(s, 0, 1, axis=-1)
         rounding = ops.mul(largest, n * float(finfo(s.dtype).eps))
-        has_rank = insert_matrix_dim(ops.gt(second_least, rounding), (*s.shape[:-1], 1, 1), drop=2)
-        size = ops.select(has_rank, insert_matrix_dim(largest, (*s.shape[:-1], 1, 1), drop=2), 1.0)
-        bordered = _tangent_by_border(x, dx, u, vh, cast_like(size, x), has_rank)
-        # Where `bordered` is taken, the other formula gets distinct singular values, so that it has no nan.
+        is_zero = ops.le(s, ops.broadcast_in_dim(rounding, s.shape, tuple(range(s.ndim))))
+        size = ops.select(ops.gt(largest, 0.0), largest, 1.0)
+        if rank <= 0:
+            return self(x), _tangent_by_border(x, dx, u, vh, size, is_zero)
+        # Where a formula is not taken, it gets a matrix for which it has no nan.
+        has_rank = insert_matrix_dim(
+            ops.bitwise_not(ops.slice_in_dim(is_zero, rank - 1, rank, axis=-1)),
+            (*s.shape[:-1], 1, 1),
+            drop=2,
+        )
         has_rank = ops.broadcast_in_dim(has_rank, x.shape, tuple(range(x.ndim)))
-        other = construct_diagonal(ops.broadcasted_iota(x.dtype, s.shape, s.ndim - 1))
-        singular = _tangent_by_singular_values(ops.select(has_rank, other, x), dx)
+        distinct = construct_diagonal(ops.broadcasted_iota(x.dtype, s.shape, s.ndim - 1))
+        singular = _tangent_by_singular_values(ops.select(has_rank, distinct, x), dx)
+        bordered = _tangent_by_border(x, dx, u, vh, size, is_zero, has_rank)
         return self(x), ops.select(has_rank, bordered, singular)
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
@@ -421,58 +428,100 @@ def _unit_matrices(x: Value, n: int) -> Value:
     return construct_diagonal(ops.full((*x.shape[:-2], n), literal(1, x.dtype)))
 
 
-def _tangent_of_polynomial(x: Value, dx: Value) -> Value:
-    """The tangent of the cofactors of matrices of at most 3 rows, as a polynomial of the elements.
+def _adjugates(x: Value, dx: Value) -> list[tuple[Value, Value]]:
+    """The candidates for adjugates, the transposes of cofactors, with their tangents; the last are right.
 
-    The transpose of the cofactors is x x - tr(x) x + (tr(x)^2 - tr(x x)) / 2 for 3 rows, tr(x) - x for 2.
+    Candidate k is right for the block of k rows and columns outside of which `x` is 0. All are polynomials,
+    by the method of Faddeev and LeVerrier: a <- tr(x a) / k - x a for k = 1 ... n - 1, from the unit matrix.
+    Digits are lost for many rows.
     """
     n = x.shape[-1]
-    if n < 2:
-        return ops.zeros_like(x)
     unit = _unit_matrices(x, n)
-    if n == 2:
-        return matrix_transpose(ops.sub(_scaled(unit, _trace(dx)), dx))
-    product = matmul_highest(x, dx)
-    squares = ops.add(product, matmul_highest(dx, x))
-    mixed = ops.add(_scaled(dx, _trace(x)), _scaled(x, _trace(dx)))
-    scalar = ops.sub(ops.mul(_trace(x), _trace(dx)), _trace(product))
-    return matrix_transpose(ops.add(ops.sub(squares, mixed), _scaled(unit, scalar)))
+    found = [(unit, ops.zeros_like(x))]
+    for k in range(1, n):
+        a, da = found[-1]
+        product = matmul_highest(x, a)
+        change = ops.add(matmul_highest(dx, a), matmul_highest(x, da))
+        pairs = [(_scaled(unit, ops.div(_trace(y), k)), y) for y in (product, change)]
+        found.append((ops.sub(*pairs[0]), ops.sub(*pairs[1])))
+    return found
+
+
+def _adjugate_of_block(x: Value, dx: Value, is_inside: Value) -> tuple[Value, Value]:
+    """The adjugate of the last rows and columns, those where `is_inside`, and its tangent.
+
+    The other elements of `x` are 0, and those of the results have no meaning.
+    """
+    n = x.shape[-1]
+    candidates = _adjugates(x, dx)
+    adjugate, change = candidates[0]
+    for k in range(2, n + 1):
+        inside = ops.slice_in_dim(is_inside, n - k, n - k + 1, axis=-1)
+        inside = insert_matrix_dim(inside, (*x.shape[:-2], 1, 1), drop=2)
+        inside = ops.broadcast_in_dim(inside, x.shape, tuple(range(x.ndim)))
+        adjugate = ops.select(inside, candidates[k - 1][0], adjugate)
+        change = ops.select(inside, candidates[k - 1][1], change)
+    return adjugate, change
+
+
+BORDER_WIDTH = 4
+"""The number of singular values that may be 0 where all derivatives of determinants are right."""
 
 
 def _tangent_by_border(
-    x: Value, dx: Value, u: Value, vh: Value, size: Value, is_regular: Value
+    x: Value,
+    dx: Value,
+    u: Value,
+    vh: Value,
+    size: Value,
+    is_zero: Value,
+    is_regular: Value | None = None,
 ) -> Value:
-    """The tangent of the cofactors of matrices of which only the least singular value may be zero.
+    """The tangent of the cofactors of matrices of which the last singular values may be zero.
 
-    With the last singular vectors c and r, the matrix b = [[x / size, c], [r, 0]] is regular, and
-    det(x / size) = det(b) t with [[p, q], [w, t]] = b^-1, by Jacobi's complementary minors. c, r and `size`,
-    the largest singular values, are constants, so this holds for derivatives of every order. b is the unit
-    matrix unless `is_regular`.
+    With singular vectors c and r of the last one and of those where `is_zero`, and d = 0 (for the others of
+    the last `BORDER_WIDTH` c = r = 0 and d = 1), the matrix b = [[x / size, c], [r, d]] is regular, and
+    det(x / size) = det(b) det(t) with [[p, q], [w, t]] = b^-1, by Jacobi's complementary minors. c, r, d and
+    `size`, the largest singular values, are constants, so this holds for derivatives of every order. b is
+    the unit matrix unless `is_regular`.
     """
     n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
+    k = min(n, BORDER_WIDTH)
+    size = cast_like(insert_matrix_dim(size, (*x.shape[:-2], 1, 1), drop=2), x)
     x = ops.div(x, ops.broadcast_in_dim(size, x.shape, tuple(range(x.ndim))))
-    column = ops.slice_in_dim(u, n - 1, n, axis=columns)
-    row = ops.slice_in_dim(vh, n - 1, n, axis=rows)
-    column = ops.concatenate([column, ops.zeros_like(size)], rows)
-    b, unit = (
-        ops.concatenate([ops.concatenate([x, row], rows), column], columns),
-        _unit_matrices(x, n + 1),
-    )
-    b = ops.select(ops.broadcast_in_dim(is_regular, b.shape, tuple(range(b.ndim))), b, unit)
+    last = ops.slice_in_dim(is_zero, n - k, n, axis=columns - 1)
+    last = ops.bitwise_or(last, ops.eq(ops.broadcasted_iota("i4", last.shape, rows), k - 1))
+    diagonal = construct_diagonal(cast_like(last, x))
+    column = matmul_highest(ops.slice_in_dim(u, n - k, n, axis=columns), diagonal)
+    row = matmul_highest(diagonal, ops.slice_in_dim(vh, n - k, n, axis=rows))
+    corner = ops.sub(_unit_matrices(diagonal, k), diagonal)
+    halves = ops.concatenate([x, row], rows), ops.concatenate([column, corner], rows)
+    b, unit = ops.concatenate(halves, columns), _unit_matrices(x, n + k)
+    if is_regular is not None:
+        regular = ops.slice_in_dim(
+            ops.slice_in_dim(is_regular, 0, 1, axis=rows), 0, 1, axis=columns
+        )
+        b = ops.select(ops.broadcast_in_dim(regular, b.shape, tuple(range(b.ndim))), b, unit)
     lu, pivots, permutation = lu_factors(b)
-    upper, lower = ops.split(LuSolve()(b, lu, permutation, unit), [n, 1], rows)
-    (p, q), (w, t) = [ops.split(half, [n, 1], columns) for half in (upper, lower)]
+    upper, lower = ops.split(LuSolve()(b, lu, permutation, unit), [n, k], rows)
+    (p, q), (w, t) = [ops.split(half, [n, k], columns) for half in (upper, lower)]
     sign, log_size = Slogdet()(b, lu, permutation, pivots)
     determinant = ops.mul(sign, cast_like(ops.exp(log_size), sign))
     # dp = -p dx p, dq = -p dx q, dw = -w dx p, dt = -w dx q, and d det(b) = det(b) tr(p dx).
     p_dx, w_dx = matmul_highest(p, dx), matmul_highest(w, dx)
-    outer = ops.sub(_scaled(p, t), matmul_highest(q, w))
+    # Of the block of t where d is 0.
+    t, dt = ops.sub(t, corner), ops.neg(matmul_highest(w_dx, q))
+    adjugate, change = _adjugate_of_block(t, dt, last)
+    size_of_block = _trace(diagonal)
+    det_t = ops.div(_trace(matmul_highest(t, adjugate)), size_of_block)
+    inner = matmul_highest(q, matmul_highest(adjugate, w))
+    outer = ops.sub(_scaled(p, det_t), inner)
     terms = [
         _scaled(outer, _trace(p_dx)),
-        ops.neg(_scaled(p, matmul_highest(w_dx, q))),
-        ops.neg(_scaled(matmul_highest(p_dx, p), t)),
-        matmul_highest(q, matmul_highest(w_dx, p)),
-        matmul_highest(matmul_highest(p_dx, q), w),
+        ops.neg(matmul_highest(p_dx, outer)),
+        _scaled(p, _trace(matmul_highest(adjugate, dt))),
+        ops.neg(matmul_highest(q, matmul_highest(change, w))),
+        matmul_highest(inner, matmul_highest(dx, p)),
     ]
     total = reduce(ops.add, terms)
     factor = ops.mul(ops.expand_dims(determinant, (rows, columns)), ops.integer_pow(size, n - 2))

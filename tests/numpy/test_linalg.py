@@ -135,7 +135,8 @@ def test_derivatives_of_a_determinant_of_any_order():
     # Equal singular values, and a matrix that is singular, have derivatives as others have.
     ones, unit = np.ones((3, 3)), np.eye(4)
     small = np.stack([np.eye(3) + ones, ones, 0 * ones])
-    large = np.stack([unit + 1, np.diag([1.0, 1.0, 1.0, 0.0]), R.randn(4, 4)])
+    low_ranks = [np.diag([1.0] * rank + [0.0] * (4 - rank)) for rank in (3, 2, 1, 0)]
+    large = np.stack([unit + 1, *low_ranks, R.randn(4, 4)])
     for batch in (small, large):
         direction = R.randn(*batch.shape[1:])
         derivative = xp.linalg.det
