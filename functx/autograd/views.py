@@ -162,7 +162,7 @@ def write(x: Variable, new: Variable) -> None:
     if x._view is None and not step_traces.count:
         # As below, in fewer calls.
         new, edge = written(x, new)
-        recorded = new.read()
+        recorded = new._recorded if new._view is None else new.read()
         counter = x._counter or x.version_counter
         counter.add()
         x._replace(recorded, edge, new._dual)
