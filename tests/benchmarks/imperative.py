@@ -325,8 +325,8 @@ def training(make: Callable[[Namespace, Network], Step], net: Network) -> Build:
     def build(fx: Namespace) -> Timed:
         step = make(fx, net)
         timed = Timed(lambda: step().item())
-        for _ in range(3):
-            once = timed.seconds()
+        # A few compile; the least of those after them tells how many make a repetition of 20 ms.
+        once = min([timed.seconds() for _ in range(10)])
         count = max(1, int(0.02 / once))
 
         def repeat() -> None:
