@@ -14,7 +14,7 @@ from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
-from functx.core.tracer import Tracer, aval_of, current_builder, evaluate_binary_on_host, variables
+from functx.core.tracer import Tracer, aval_of, current_builder, evaluate_binary_on_host
 from functx.core.tracing import bind
 from functx.core.types import DType, is_complex, is_floating, is_inexact
 from functx.core.typing import ArrayOrList, Out, Value
@@ -170,9 +170,8 @@ def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> UnaryUfunc[Value
     def function(x: ArrayOrList, /, out: Out = None, *, where: ArrayOrList = True) -> Value:
         if out is not None or where is not True:
             return write_out(name, function(x), out, where)
-        kind = type(x)
-        if (kind is Tracer or kind is variables.type) and aval_of(x).dtype.kind in "fc":
-            return bind(primitive, (x,))  # type: ignore[arg-type]
+        if isinstance(x, Tracer) and aval_of(x).dtype.kind in "fc":
+            return bind(primitive, (x,))
         return bind(primitive, promote_inexact(x))
 
     return with_name_and_doc(function, name, doc)
