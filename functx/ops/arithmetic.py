@@ -498,7 +498,7 @@ class IntegerPow(Unary):
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         n = self.exponent
         if n == 0:
-            return ops.zeros_like(t)
+            return None
         return mul(t, mul(integer_pow(x, n - 1), n)) if n != 1 else t
 
     def simplify(self, context: RewriteContext, x: Atom) -> Simplified:

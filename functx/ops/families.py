@@ -68,6 +68,8 @@ class Elementwise(Primitive, abstract=True):
         for i, t in enumerate(tangents):
             if t is not None:
                 term = self.partial(i, t, out, *primals)
+                if term is None:
+                    continue
                 if term is not t and not self.preserves_zero(i, *primals):
                     term = apply_mask(mask_of(t), term)
                 term = broadcast_scalar(term, out.shape)

@@ -509,3 +509,9 @@ def test_an_error_of_a_backward_rule_is_raised_by_every_derivative():
     for derivative in (fx.grad(f), fx.jit(fx.grad(f)), lambda x: fx.jvp(f, (x,), (x,))):
         with pytest.raises(NotImplementedError, match="no gradient"):
             derivative(0.5)
+
+
+def test_a_rule_may_have_terms_that_do_not_vary():
+    f = fx.custom_jvp(lambda x: fx.lax.integer_pow(x, 0) + x * x)
+    f.defjvp(lambda x, t: fx.jvp(lambda x: fx.lax.integer_pow(x, 0) + x * x, x, t))
+    assert fx.grad(f)(3.0) == 6.0
