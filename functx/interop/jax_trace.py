@@ -76,7 +76,9 @@ class FunctxTrace(jax.core.Trace):
 
     def stage_value(self, val: Value) -> Value:
         if not should_stage([val]):
-            return val
+            # JAX indexes an array with traced values, but not the literal that may stand for it.
+            with set_current_trace(self.outer_trace):
+                return jax.lax.stage(val)
         with set_current_trace(self):
             builder = current_builder.require()
             return Tracer(builder.atom(to_functx_value(val)), builder)
