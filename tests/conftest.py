@@ -16,8 +16,6 @@ os.environ["XLA_FLAGS"] = (
     + os.environ.get("XLA_FLAGS", "")
 )
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-# Without a directory for compiled programs the cache finds none, but takes a hash of each.
-os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
 import jax
 import numpy as np
@@ -43,13 +41,8 @@ class SharedContext(threading.local):
         self.make, self.remaining, self.context = make, 0, None
 
     def __call__(self):
-        try:
-            ir.Context.current  # noqa: B018 - raises ValueError outside lowerings
-        except ValueError:
-            return self.shared()
-        return self.make()
-
-    def shared(self):
+        if ir.Context.current is not None:
+            return self.make()
         if not self.remaining:
             self.context, self.remaining = self.make(), self.lowerings
         self.remaining -= 1
@@ -57,6 +50,12 @@ class SharedContext(threading.local):
 
 
 mlir.make_ir_context = SharedContext(mlir.make_ir_context)
+
+# The filters of warnings in pyproject.toml import JAX before this file sets variables of the environment.
+jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
+jax.config.update("jax_disable_most_optimizations", True)
+# Without a directory for compiled programs the cache finds none, but takes a hash of each.
+jax.config.update("jax_enable_compilation_cache", False)
 
 program_checks.enabled = True
 # Where a test fails, functx's own frames are what is to be seen.
