@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import resource
-import threading
 from inspect import unwrap
 from pathlib import Path
 
@@ -20,36 +19,9 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 import jax
 import numpy as np
 import pytest
-from jax._src.interpreters import mlir
-from jax.extend.mlir import ir
 
 import functx
 from functx.core.tracing import program_checks
-
-
-class SharedContext(threading.local):
-    """One MLIR context for many lowerings of a thread, instead of one for each.
-
-    To make one takes 5 ms, longer than to lower a small program. Constants of programs stay in memory as
-    long as their context, so it is made anew now and then. A lowering within another, whose module would
-    become a part of the outer one, has a context of its own.
-    """
-
-    lowerings = 200
-
-    def __init__(self, make):
-        self.make, self.remaining, self.context = make, 0, None
-
-    def __call__(self):
-        if ir.Context.current is not None:
-            return self.make()
-        if not self.remaining:
-            self.context, self.remaining = self.make(), self.lowerings
-        self.remaining -= 1
-        return self.context
-
-
-mlir.make_ir_context = SharedContext(mlir.make_ir_context)
 
 # The filters of warnings in pyproject.toml import JAX before this file sets variables of the environment.
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
