@@ -126,10 +126,6 @@ class Walk:
     def run_here(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """As `run`, in this thread."""
         self.roots = [edge.node for edge, _ in roots]
-        self.order, self.nodes = visiting_order(self.roots)
-        if self.wanted is not None:
-            self.nodes = nodes_leading_to(set(self.wanted_outputs), self.nodes)
-            self.order = [node for node in self.order if node in self.nodes]
         if step_traces.count and (trace := step_traces.of_thread()) is not None:
             trace.has_walk = True
             trace.has_backward |= self.accumulate
@@ -138,6 +134,7 @@ class Walk:
         try:
             compiler = walk_compiler.get()
             if compiler is None:
+                self.find_order()
                 self.visit_from(roots)
             else:
                 compiler(self, roots)
@@ -145,6 +142,13 @@ class Walk:
         finally:
             restore_modes()
             running_walk.reset(token)
+
+    def find_order(self) -> None:
+        """Finds the nodes that the roots lead to, and the order of their visits."""
+        self.order, self.nodes = visiting_order(self.roots)
+        if self.wanted is not None:
+            self.nodes = nodes_leading_to(set(self.wanted_outputs), self.nodes)
+            self.order = [node for node in self.order if node in self.nodes]
 
     def visit_from(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         """Visits all nodes that roots with their gradients lead to."""

@@ -6,7 +6,7 @@ holds what the walk records, so that a walk only compares its graph with that of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -52,25 +52,91 @@ class NodeOfPlan(NamedTuple):
     edges: Sequence[tuple[int, int, int]]
     reads: bool
 
+    @classmethod
+    def of(cls, node: OperationNode, positions: Mapping[Node, int], reads: bool) -> NodeOfPlan:
+        """An operation, in a walk that visits nodes at `positions`."""
+        edges = [
+            (i, positions[e.node], e.output_nr) for i, e in enumerate(node.edges) if e is not None
+        ]
+        return cls(node.split, edges, reads)
+
+
+class PlannedGraph(NamedTuple):
+    """The nodes of a walk from one root, in the order of its visits, of which so many are leaves."""
+
+    nodes: Sequence[NodeOfPlan]
+    leaves: int
+
+    def match(self, root: Node, values: list[Any]) -> list[Any] | None:
+        """The nodes of the graph of `root`; None unless it is this one, and all that a walk does is planned.
+
+        Adds the values that pullbacks read to `values`. The order of the operations is the same where
+        their numbers fall.
+        """
+        nodes: list[Any] = [None] * len(self.nodes)
+        nodes[0] = root
+        last = root.number + 1
+        leaves = set()
+        for node, (split, targets, reads) in zip(nodes, self.nodes, strict=True):
+            if node.hooks is not None:
+                return None
+            if split is None:
+                if type(node) is not AccumulateGrad:
+                    return None
+                x = node.variable
+                if x._leaf is None or x._grad is not None:
+                    return None
+                leaves.add(node)
+                continue
+            if type(node) is not OperationNode or node.split is not split or node.number >= last:
+                return None
+            last, saved, edges = node.number, node.saved, node.edges
+            if saved is None:
+                return None
+            for i, position, output in targets:
+                operand, number = edges[i]  # type: ignore[misc]
+                known = nodes[position]
+                if known is None:
+                    nodes[position] = operand
+                elif known is not operand:
+                    return None
+                if number != output:
+                    return None
+            if reads:
+                for value in saved:
+                    kind = type(value)
+                    if kind is SavedValue:
+                        # Its `storage`, `version` and `recorded` by index, in half the time.
+                        if value[2].version != value[3]:
+                            return None
+                        values.append(value[0])
+                    elif kind is Recorded or kind is Literal:
+                        values.append(value)
+                    else:
+                        return None
+        # No two leaves of the plan are one leaf here.
+        return nodes if len(leaves) == self.leaves else None
+
 
 class WalkPlan(NamedTuple):
-    """The nodes of a walk in the order of its visits, their calls, and the gradients of the leaves.
+    """The graph of a walk, its calls, and the gradients of the leaves.
 
     `leaves` has the position of each leaf that gets a gradient, in order, and the number of that: of a
     wanted value of the calls, or negative as that of a PlannedValue.
     """
 
-    nodes: Sequence[NodeOfPlan]
+    graph: PlannedGraph
     calls: PlannedCalls
     leaves: Sequence[tuple[int, int]]
 
     def follow(self, walk: Walk, root: Node, gradient: Operand) -> bool:
         """Does what `walk` would do; False, with nothing done, if its graph is another one."""
         recording = current_recording()
-        nodes: list[Any] = [None] * len(self.nodes)
-        nodes[0] = root
         operands = [gradient]
-        if not recording.has_room(self.calls) or not self.match(nodes, operands):
+        if (
+            not recording.has_room(self.calls)
+            or (nodes := self.graph.match(root, operands)) is None
+        ):
             return False
         new = recording.call_all(self.calls, operands)
         values = [new[n] if n >= 0 else operands[-1 - n] for _, n in self.leaves]
@@ -86,54 +152,6 @@ class WalkPlan(NamedTuple):
                 if type(node) is OperationNode:
                     free_saved(node)
         return True
-
-    def match(self, nodes: list[Any], operands: list[Any]) -> bool:
-        """Whether the graph of the root `nodes[0]` is the one of the plan, and nothing keeps it from its plan.
-
-        Fills in the other nodes, and adds the values that pullbacks read to `operands`. The order of the
-        operations is the same where their numbers fall.
-        """
-        last = nodes[0].number + 1
-        leaves = set()
-        for node, (split, targets, reads) in zip(nodes, self.nodes, strict=True):
-            if node.hooks is not None:
-                return False
-            if split is None:
-                if type(node) is not AccumulateGrad:
-                    return False
-                x = node.variable
-                if x._leaf is None or x._grad is not None:
-                    return False
-                leaves.add(node)
-                continue
-            if type(node) is not OperationNode or node.split is not split or node.number >= last:
-                return False
-            last, saved, edges = node.number, node.saved, node.edges
-            if saved is None:
-                return False
-            for i, position, output in targets:
-                operand, number = edges[i]  # type: ignore[misc]
-                known = nodes[position]
-                if known is None:
-                    nodes[position] = operand
-                elif known is not operand:
-                    return False
-                if number != output:
-                    return False
-            if reads:
-                for value in saved:
-                    kind = type(value)
-                    if kind is SavedValue:
-                        # Its `storage`, `version` and `recorded` by index, in half the time.
-                        if value[2].version != value[3]:
-                            return False
-                        operands.append(value[0])
-                    elif kind is Recorded or kind is Literal:
-                        operands.append(value)
-                    else:
-                        return False
-        # No two leaves of the plan are one leaf here.
-        return len(leaves) == len(self.leaves)
 
 
 def set_gradients(leaves: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -178,8 +196,9 @@ class PlanningWalk(Walk):
         if len(self.planned) != len(self.order):
             raise NotPlannedError
         wanted = sorted({n for _, n in self.leaves if n >= 0})
+        nodes = [self.planned[i] for i in range(len(self.order))]
         return WalkPlan(
-            [self.planned[i] for i in range(len(self.order))],
+            PlannedGraph(nodes, len(self.leaves)),
             self.planned_calls(wanted),
             [(i, wanted.index(n) if n >= 0 else n) for i, n in self.leaves],
         )
@@ -219,15 +238,10 @@ class PlanningWalk(Walk):
     def pull_back(self, node: Node, gradients: list[Gradient | None]) -> list[Gradient | None]:
         if type(node) is not OperationNode or node.saved is None or node.split.refusal is not None:
             raise NotPlannedError
-        edges = [
-            (i, self.positions[e.node], e.output_nr)
-            for i, e in enumerate(node.edges)
-            if e is not None
-        ]
         before = self.operands
         results = super().pull_back(node, gradients)
         reads = self.operands > before
-        self.planned[self.positions[node]] = NodeOfPlan(node.split, edges, reads)
+        self.planned[self.positions[node]] = NodeOfPlan.of(node, self.positions, reads)
         return results
 
     def pullback_of(
@@ -257,19 +271,21 @@ class KnownWalks:
     """The walks with one key: the structure of the last one, how often in turn it was met, and its plan."""
 
     def __init__(self) -> None:
-        self.plan: WalkPlan | None = None
+        self.plan: Any = None
         self.structure = self.count = self.misses = 0
 
-    def find_plan(self, walk: Walk, edge: GradientEdge, gradient: Operand) -> WalkPlan | None:
-        """The plan, which is made when the structure was met twice in turn and comes again."""
-        if self.plan is None and self.count >= _COUNT_BEFORE_PLAN:
-            order, _ = visiting_order([edge.node])
-            if structure_of(order) == self.structure:
-                try:
-                    self.plan = PlanningWalk(walk, order).plan(edge, gradient)
-                except NotPlannedError:
-                    self.count = -_MISSES
-        return self.plan
+    @property
+    def awaits_plan(self) -> bool:
+        """Whether the structure was met twice in turn, and has no plan."""
+        return self.plan is None and self.count >= _COUNT_BEFORE_PLAN
+
+    def make_plan(self, order: Sequence[Node], make: Callable[[], object]) -> None:
+        """Sets the plan to that which `make` returns, if the structure comes again; it may raise NotPlannedError."""
+        if structure_of(order) == self.structure:
+            try:
+                self.plan = make()
+            except NotPlannedError:
+                self.count = -_MISSES
 
     def note(self, order: Sequence[Node]) -> None:
         """Notes a walk that had no plan. A plan that does not come back is forgotten."""
@@ -293,8 +309,8 @@ def structure_of(order: Sequence[Node]) -> int:
     return hash(tuple([id(getattr(node, "split", None)) for node in order]))
 
 
-def run_walk(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
-    """Runs a walk from its roots, by a plan if there is one."""
+def plan_key(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> Hashable:
+    """The key under which a walk finds its plan; None for one that has no plan."""
     edge, gradient = roots[0]
     node, recording = edge.node, current_recording()
     if (
@@ -306,17 +322,30 @@ def run_walk(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         or (type(gradient) is not Recorded and type(gradient) is not Literal)
         or type(recording) is not Recording
         or step_traces.count
-        or walk_compiler.get() is not None
     ):
+        return None
+    # Walks of one loop begin at the same place of their recordings.
+    return node.split.values, edge.output_nr, gradient.aval, len(recording.calls)
+
+
+def known_walks_of(table: Cache, key: Hashable) -> KnownWalks:
+    """The walks with a key, of which there may be none yet."""
+    known: KnownWalks | None = table.get(key)
+    if known is None:
+        table.put(key, known := KnownWalks())
+    return known
+
+
+def run_walk(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+    """Runs a walk from its roots, by a plan if there is one."""
+    if walk_compiler.get() is not None or (key := plan_key(walk, roots)) is None:
         walk.run(roots)
         return
-    # Walks of one loop begin at the same place of their recordings.
-    key = node.split.values, edge.output_nr, gradient.aval, len(recording.calls)
-    known: KnownWalks | None = known_walks.get(key)
-    if known is None:
-        known_walks.put(key, known := KnownWalks())
-    plan = known.find_plan(walk, edge, gradient)
-    if plan is None or not plan.follow(walk, node, gradient):
+    known, (edge, gradient) = known_walks_of(known_walks, key), roots[0]
+    if known.awaits_plan:
+        order, _ = visiting_order([edge.node])
+        known.make_plan(order, lambda: PlanningWalk(walk, order).plan(edge, gradient))
+    if known.plan is None or not known.plan.follow(walk, edge.node, gradient):
         walk.run(roots)
         known.note(walk.order)
 

@@ -14,11 +14,13 @@ from functx.autograd.compiled.counters import counters
 from functx.autograd.compiled.devices import move_from_host
 from functx.autograd.compiled.graphs import WalkGraph, read_graph
 from functx.autograd.compiled.keys import Structure, structure_of
+from functx.autograd.compiled.plans import CapturePlan
 from functx.autograd.compiled.run import WalkRun
 from functx.autograd.compiled.stages import Stages, cut_into_stages
 from functx.autograd.engine import Walk
 from functx.autograd.nodes import GradientEdge
 from functx.autograd.recording import Recording, current_recording
+from functx.autograd.walk_plans import KnownWalks, known_walks_of, plan_key
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.context import ContextValue
@@ -54,6 +56,7 @@ class WalkTables:
     def __init__(self) -> None:
         self.walks = Cache("captured walks", 512)
         self.structures = Cache("structures of walks", 64)
+        self.plans = Cache("plans of captured walks", 256)
 
     def known(self) -> list[Structure]:
         """The structures that were seen."""
@@ -95,6 +98,7 @@ def clear_walks() -> None:
     for tables in (_default_tables, *[tables for _, tables in list(_tables.values())]):
         tables.walks.clear()
         tables.structures.clear()
+        tables.plans.clear()
     counters.clear()
 
 
@@ -133,6 +137,10 @@ class WalkCompiler:
 
     def __call__(self, walk: Walk, roots: Roots) -> None:
         """Runs a walk from its roots."""
+        known = self.known_walks(walk, roots)
+        if known is not None and known.plan is not None and self.follow(known.plan, walk, roots):
+            return
+        walk.find_order()
         is_traced = current_builder.get() is not None or type(current_recording()) is not Recording
         graph = None if is_traced or walk.detects_anomalies else read_graph(walk, roots)
         if graph is None:
@@ -140,9 +148,29 @@ class WalkCompiler:
             return
         with ContextValue(in_region, True):
             compiled, is_new = self.find(walk, graph, roots)
+            if known is not None:
+                if known.awaits_plan and compiled is not None:
+                    known.make_plan(walk.order, partial(CapturePlan.of, compiled, graph))
+                known.note(walk.order)
             if compiled is None or not self.run(compiled, is_new, walk, graph):
                 del graph  # It holds all that the nodes saved.
                 walk.visit_from(roots)
+
+    def known_walks(self, walk: Walk, roots: Roots) -> KnownWalks | None:
+        """The walks that may have the same plan; None for a walk that has none."""
+        key = plan_key(walk, roots)
+        return None if key is None else known_walks_of(self.tables.plans, walk_key(walk, key))
+
+    def follow(self, plan: CapturePlan, walk: Walk, roots: Roots) -> bool:
+        """Runs a walk by the program of a plan; False, with nothing done, if its graph is another one."""
+        edge, gradient = roots[0]
+        graph = plan.match(edge.node, gradient)
+        if graph is None:
+            return False
+        walk.order, walk.nodes = graph.nodes, set(graph.nodes)
+        counters.add(self.name, hits=1)
+        with ContextValue(in_region, True):
+            return self.run(plan.compiled, False, walk, graph)
 
     def run(self, compiled: CompiledWalk, is_new: bool, walk: Walk, graph: WalkGraph) -> bool:
         """Runs a captured walk; False if it is to run node by node."""

@@ -1,0 +1,77 @@
+"""Plans of captured walks, by which a walk that comes back finds its program without reading its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from functx.autograd.compiled.graphs import SCALAR, WalkGraph
+from functx.autograd.compiled.keys import split_key
+from functx.autograd.nodes import AccumulateGrad, Node, OperationNode
+from functx.autograd.recorded import Operand
+from functx.autograd.walk_plans import NodeOfPlan, NotPlannedError, PlannedGraph
+from functx.core.types import ShapedArray
+
+
+class CapturePlan(NamedTuple):
+    """The graph of a captured walk, and what else is in its key: `compiled` is found by both.
+
+    `kinds` are the classes of the values of the graph, Recorded or Literal. Of the arrays among them, which
+    `arrays` picks from a list, so many are `distinct`; `same` has the pairs of positions of one array.
+    """
+
+    graph: PlannedGraph
+    compiled: Any
+    kinds: Sequence[type]
+    arrays: Callable[[list[int]], Sequence[int]]
+    distinct: int
+    same: Sequence[tuple[int, int]]
+    leaves: Sequence[tuple[int, ShapedArray]]
+
+    @classmethod
+    def of(cls, compiled: Any, graph: WalkGraph) -> CapturePlan:
+        """The plan of a walk that was captured; NotPlannedError if there is none."""
+        positions = {node: i for i, node in enumerate(graph.nodes)}
+        nodes, leaves = [], []
+        for i, node in enumerate(graph.nodes):
+            if type(node) is OperationNode and not split_key(node.split).has_captures:
+                nodes.append(NodeOfPlan.of(node, positions, reads=True))
+            elif type(node) is AccumulateGrad and node.variable._grad is None:
+                nodes.append(NodeOfPlan(None, (), False))
+                leaves.append((i, node.variable._recorded.aval))
+            else:
+                raise NotPlannedError
+        arrays = [i for i, first in enumerate(graph.canonical) if first != SCALAR]
+        if graph.hooks or not arrays:
+            raise NotPlannedError
+        firsts = [graph.canonical[i] for i in arrays]
+        return cls(
+            PlannedGraph(nodes, len(leaves)),
+            compiled,
+            [*map(type, graph.values)],
+            # At least two, so that they are a tuple.
+            itemgetter(arrays[0], *arrays),
+            len({*firsts}),
+            [(i, first) for i, first in zip(arrays, firsts, strict=True) if i != first],
+            leaves,
+        )
+
+    def match(self, root: Node, gradient: Operand) -> WalkGraph | None:
+        """The graph of a walk from `root`; None unless its key is that of the plan."""
+        values: list[Any] = [gradient]
+        nodes = self.graph.match(root, values)
+        if nodes is None or [*map(type, values)] != self.kinds:
+            return None
+        for i, aval in self.leaves:
+            found = nodes[i].variable._recorded.aval
+            if found is not aval and found != aval:
+                return None
+        for i, first in self.same:
+            if values[i] is not values[first]:
+                return None
+        if len({*self.arrays([*map(id, values)])}) != self.distinct:
+            return None
+        graph = WalkGraph(nodes)
+        graph.values = values
+        return graph
