@@ -118,6 +118,9 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
         ]
         inputs.clear()
 
+        def call_each(calls: Sequence[tuple[int, Sequence[Any]]]) -> list[Any]:
+            return [x for number, operands in calls for x in call(number, operands)]
+
         def call(number: int, operands: Sequence[Any]) -> list[Any]:
             outs = [*map(as_variable, hooks[number](*operands) or ())]
             if len(outs) != counts[number]:
@@ -128,7 +131,7 @@ def compile_stages(program: Program) -> Callable[..., list[Any]]:
                 )
             return outs
 
-        return [*map(as_variable, stages.run(values, run_operation, call))]
+        return [*map(as_variable, stages.run(values, run_operation, call_each))]
 
     return run
 

@@ -23,6 +23,7 @@ from functx.autograd.hooks import registrations
 from functx.autograd.nodes import SavedValue, free_saved
 from functx.autograd.variable import Variable, as_variable
 from functx.autograd.views import VersionCounter, changed_versions
+from functx.autograd.walk_plans import set_gradients
 from functx.core.errors import CapturedWalkError, WalkResultError, type_name
 from functx.core.program import Literal
 from functx.core.types import ShapedArray
@@ -112,6 +113,21 @@ class WalkRun:
                 free_saved(self.nodes[position])
             self.unfreed = []
 
+    def call_each(self, calls: Sequence[tuple[int, Sequence[Any]]]) -> Sequence[Any]:
+        """The outputs of a call of Python; makes several accumulations at once, as far as leaves have no `.grad`."""
+        if len(calls) == 1:
+            return self.call(*calls[0])
+        leaves, gradients = [], []
+        for number, values in calls:
+            x = self.nodes[self.calls[number].position].variable  # type: ignore[attr-defined]
+            if len(values) == 1 and x._leaf is not None and x._grad is None:
+                leaves.append(x)
+                gradients.append(array_of(values[0]))
+            else:
+                self.call(number, values)
+        set_gradients(leaves, gradients)
+        return ()
+
     def call(self, number: int, values: Sequence[Any]) -> Sequence[Any]:
         """The outputs of a call of Python."""
         call = self.calls[number]
@@ -131,7 +147,7 @@ class WalkRun:
             self.free_all()
         try:
             with changed_versions(self.changed) if stages.calls_users else nullcontext():
-                outputs = stages.run(values, walk.apply, self.call)
+                outputs = stages.run(values, walk.apply, self.call_each)
         except Fallback as fallback:
             visit_rest, number = fallback.visit_rest, fallback.call
         else:

@@ -53,19 +53,19 @@ class Stages(NamedTuple):
         self,
         values: list[Any],
         apply: Callable[[Operation, list[Any]], Sequence[Any]],
-        call: Callable[[int, list[Any]], Sequence[Any]],
+        call: Callable[[list[tuple[int, list[Any]]]], Sequence[Any]],
     ) -> list[Any]:
         """The outputs for the inputs `values`, a list that results are added to, until their last use.
 
-        `apply` gives the outputs of an operation, and `call` those of a call of Python, by its number.
+        `apply` gives the outputs of an operation. `call` gives those of a call of Python, by its number, or
+        makes several accumulations.
         """
         for step in self.steps:
             outs: Sequence[Any] = ()
             if type(step) is StageStep:
                 outs = apply(step.operation, read_slots(step.operands, values))
             else:
-                for number, slots in step.calls:  # type: ignore[union-attr]
-                    outs = call(number, read_slots(slots, values))
+                outs = call([(n, read_slots(slots, values)) for n, slots in step.calls])  # type: ignore[union-attr]
             for n in step.last:
                 values[n] = None
             values += outs
