@@ -7,8 +7,9 @@ import pytest
 
 import functx.numpy as np
 from functx.autograd import Variable, no_grad, recorded
+from functx.autograd.compiled.plans import CapturePlan
 from functx.autograd.walk_plans import WalkPlan, known_walks
-from functx.compiled_autograd import disable
+from functx.compiled_autograd import counters, disable, enable, reset
 from functx.core.errors import FreedValueError, SavedValueError
 
 ONES = onp.ones(3, "float32")
@@ -24,6 +25,19 @@ def followed(monkeypatch):
         return log[-1]
 
     monkeypatch.setattr(WalkPlan, "follow", noted)
+    return log
+
+
+@pytest.fixture
+def matched(monkeypatch):
+    """For each captured walk that may follow a plan, whether it did."""
+    log, match = [], CapturePlan.match
+
+    def noted(*args):
+        log.append((graph := match(*args)) is not None)
+        return graph
+
+    monkeypatch.setattr(CapturePlan, "match", noted)
     return log
 
 
@@ -140,3 +154,114 @@ def test_hooks_gradients_and_versions_keep_a_walk_from_its_plan(followed):
         assert hooks == (i == 3)
         assert got is None if one is None else onp.isclose(got, one, rtol=1e-5)
     assert followed == [True, False, False, False, True, True]
+
+
+def compiled_loop(body, steps, compiler=None):
+    """`body(i)` in each step where walks are compiled, with hits, misses and captures; none is known before."""
+    reset()
+    found = []
+    for i in range(steps):
+        run_what_is_recorded()
+        with enable(compiler):
+            found.append(body(i))
+    return found, (counters.hits, counters.misses, counters.captures)
+
+
+def test_a_captured_walk_that_follows_a_plan_does_what_one_found_by_its_key_does(matched):
+    for seed in range(40):
+        inputs = leaves(3)
+
+        def step(i, seed=seed, inputs=inputs):
+            loss = random_loss(seed, inputs)
+            loss.backward()
+            gradients = [x.grad for x in inputs]
+            for x in inputs:
+                x.grad = None
+            return str(recorded()), [g is None for g in gradients], loss.grad_fn.saved
+
+        (_, second, third, *rest), counts = compiled_loop(step, 5)
+        assert second == third == rest[0] == rest[1]
+        assert counts == (4, 1, 1)
+    assert matched == [True] * 80
+
+
+def test_captured_walks_that_differ_in_what_they_saved_alone_have_plans_of_their_own(matched):
+    (x,) = leaves(1)
+    two, three = Variable(ONES * 2), Variable(ONES * 3)
+    number = Variable(5.0)
+
+    def walk(first, second, factor):
+        loss = (x * first * second * factor).sum()
+        loss.backward()
+        found, x.grad = x.grad.numpy()[0], None
+        return found
+
+    # Arrays that are the same or not, and a number or an array, with the same nodes and edges.
+    kinds = [(two, three, 5.0), (three, three, 5.0), (two, three, number), (two, two, 7.0)]
+    order = [0] * 4 + [1] * 2 + [2] * 2 + [0, 3, 0, 3]
+    found, (hits, misses, captures) = compiled_loop(lambda i: walk(*kinds[order[i]]), len(order))
+    assert found == [[30, 45, 30, 28][kind] for kind in order]
+    assert (hits, misses, captures) == (9, 3, 3)
+    # The first plan is for the first kind.
+    assert matched == [kind == 0 for kind in order[3:]]
+
+
+def test_hooks_gradients_and_versions_keep_a_captured_walk_from_its_plan(matched):
+    (x,) = leaves(1)
+
+    def step(i):
+        y = x * 3.0
+        loss, seen = (np.sin(y) * y).sum(), []
+        if i == 4:
+            loss.register_hook(seen.append)
+        if i == 5:
+            with no_grad():
+                y[...] = x
+            with pytest.raises(SavedValueError):
+                loss.backward()
+        elif i == 6:
+            loss.backward(retain_graph=True)
+            loss.backward()
+            with pytest.raises(FreedValueError):
+                loss.backward()
+        elif i == 7:
+            x.grad = Variable(ONES)
+            loss.backward()
+        else:
+            loss.backward()
+        found = None if x.grad is None else x.grad.numpy()[0]
+        x.grad = None
+        return found, len(seen)
+
+    found, _ = compiled_loop(step, 9)
+    slope = 3 * (onp.cos(3.0) * 3 + onp.sin(3.0))
+    wanted = [*[slope] * 5, None, 2 * slope, slope + 1, slope]
+    for (got, hooks), i, one in zip(found, range(9), wanted, strict=True):
+        assert hooks == (i == 4)
+        assert got is None if one is None else onp.isclose(got, one, rtol=1e-5)
+    assert matched == [True, False, False, True, False, True]
+
+
+def test_a_compiler_function_gets_the_values_of_a_walk_that_follows_a_plan(matched):
+    (x,) = leaves(1)
+    seen = []
+
+    def compiler(program):
+        def run(inputs, sizes, scalars, hooks, packed):
+            seen.append((len(inputs), *scalars))
+            outs = program(inputs, sizes, scalars, hooks, packed)
+            assert not inputs
+            return outs
+
+        return run
+
+    def step(i):
+        (np.sin(x) * (i + 2.0)).sum().backward()
+        found, x.grad = x.grad.numpy()[0], None
+        return found
+
+    found, counts = compiled_loop(step, 5, compiler)
+    onp.testing.assert_allclose(found, [onp.cos(1.0) * (i + 2) for i in range(5)], rtol=1e-6)
+    assert counts == (4, 1, 1)
+    assert seen == [(1, 1.0, i + 2.0) for i in range(5)]
+    assert matched == [True, True]
