@@ -17,6 +17,7 @@ from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, Rul
 from functx.core.program import Program, programs_in_parameter
 from functx.core.rewriting import annotated_fields
 from functx.core.samples import Rounding
+from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import HasAval, ShapedArray
 from functx.core.typing import Cotangent, IRValue, IRValues, Mask, Tangent, Value
@@ -678,3 +679,8 @@ class LinearInput(HasAval):
 def is_linear_input(x: object) -> TypeIs[LinearInput]:
     """Whether `x` stands for a linear operand in a transpose rule."""
     return type(x) is LinearInput
+
+
+def operand_aval(x: Any) -> ShapedArray:
+    """The type of an operand of a `transpose` rule: of a value, or of a linear operand without one."""
+    return x.aval if is_linear_input(x) else aval_of(x)

@@ -12,7 +12,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.primitive import View, is_linear_input
+from functx.core.primitive import View, is_linear_input, operand_aval
 from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, sample
 from functx.core.tracer import aval_of
@@ -264,7 +264,7 @@ class Pad(MovesElements, Linear):
         x, value = args
         if mask is None and all(low >= 0 <= high for low, high, _ in self.config):
             return [None, None]
-        out = self.abstract_eval(aval_of(x), aval_of(value))
+        out = self.abstract_eval(operand_aval(x), operand_aval(value))
         return [self.unpad(ops.instantiate_mask(mask, out.shape), x), None]
 
     def unpad(self, ct: Value, x: Value) -> Value:

@@ -18,6 +18,7 @@ from functx.core.primitive import (
     UpdatesInPlace,
     View,
     is_linear_input,
+    operand_aval,
 )
 from functx.core.program import Atom, Literal
 from functx.core.samples import EXACT, f32, i32, sample
@@ -88,10 +89,10 @@ class DynamicSlice(ReadsPart, View):
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x, *indices = args
-        if is_small_part(self.abstract_eval(*map(aval_of, args)), x):
+        if is_small_part(self.abstract_eval(*map(operand_aval, args)), x):
             return [None] * len(args)
         mask = ops.instantiate_mask(mask, self.sizes)
-        return self.transpose(mask, LinearInput(aval_of(x).update(dtype=mask.dtype)), *indices)
+        return self.transpose(mask, LinearInput(operand_aval(x).update(dtype=mask.dtype)), *indices)
 
     def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Value]) -> Value:
         _, *indices = args

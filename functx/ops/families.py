@@ -12,7 +12,7 @@ from functx.core.backend import backend
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import mask_of
-from functx.core.primitive import LinearInput, Primitive, is_linear_input, rule
+from functx.core.primitive import LinearInput, Primitive, is_linear_input, operand_aval, rule
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, kind
 from functx.core.typing import ArrayLike, Cotangent, Function, Mask, Tangent, Value, Values
@@ -131,10 +131,7 @@ class Elementwise(Primitive, abstract=True):
 
     @rule
     def transpose(self, ct: Value, *args: Value) -> list[Cotangent]:
-        return [
-            unbroadcast_scalar(self.partial(i, ct, None, *args), x) if is_linear_input(x) else None
-            for i, x in enumerate(args)
-        ]
+        return Elementwise.vjp(self, ct, None, args, [is_linear_input(x) for x in args])  # type: ignore[arg-type]
 
     def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
         return sets.union(*[x.sets for x in operands])
@@ -211,7 +208,7 @@ class Linear(Primitive, abstract=True):
     def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         if mask is None or not self.is_element_mapping or not mask.shape:
             return [mask if self.is_element_mapping else None] * len(args)
-        return self.transpose(mask, LinearInput(aval_of(args[0]).update(dtype=ops.BOOL)))
+        return self.transpose(mask, LinearInput(operand_aval(args[0]).update(dtype=ops.BOOL)))
 
 
 class MovesElements(Primitive, abstract=True):

@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import Primitive, ReadsPart
+from functx.core.primitive import Primitive, ReadsPart, operand_aval
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, is_integer, kind
@@ -327,7 +327,7 @@ class Gather(GatherScatter, ReadsPart):
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         x, indices = args
-        out = self.abstract_eval(aval_of(x), aval_of(indices))
+        out = self.abstract_eval(operand_aval(x), aval_of(indices))
         if ops.is_small_part(out, x):
             return [None, None]
         read = ops.convert_element_type(ops.instantiate_mask(mask, out.shape), "int32")

@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.functionalization import reshape_strides
-from functx.core.primitive import LinearInput, View, is_linear_input
+from functx.core.primitive import LinearInput, View, operand_aval
 from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import Tracer, abstractify, aval_of, current_builder
@@ -420,7 +420,7 @@ def constant_like(x: ArrayLike | ShapedArray | LinearInput, value: complex) -> V
 
     It is not weakly typed.
     """
-    aval = x if type(x) is ShapedArray else x.aval if is_linear_input(x) else aval_of(x)
+    aval = x if type(x) is ShapedArray else operand_aval(x)
     fill = literal(value, aval.dtype)
     builder = current_builder.get()
     if not aval.shape and builder is not None:

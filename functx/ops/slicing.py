@@ -11,7 +11,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import IndexingError
-from functx.core.primitive import LinearInput, ReadsPart, View
+from functx.core.primitive import LinearInput, ReadsPart, View, operand_aval
 from functx.core.program import Atom
 from functx.core.rewriting import T
 from functx.core.samples import EXACT, f32, sample
@@ -101,8 +101,8 @@ class Slice(MovesElements, Linear, ReadsPart, View):
 
     def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         (x,) = args
-        mask = ops.instantiate_mask(mask, self.abstract_eval(aval_of(x)).shape)
-        return self.transpose(mask, LinearInput(aval_of(x).update(dtype=mask.dtype)))
+        mask = ops.instantiate_mask(mask, self.abstract_eval(operand_aval(x)).shape)
+        return self.transpose(mask, LinearInput(operand_aval(x).update(dtype=mask.dtype)))
 
     def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return update_strided_slice(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core.context import ContextValue
 from functx.core.errors import RuleError
-from functx.core.masks import inexact_mask, run_rule, scatter_where, select_where
+from functx.core.masks import inexact_mask, mask_of, run_rule, scatter_where, select_where
 from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var
@@ -287,7 +287,7 @@ class LinearizedRule(NamedTuple):
         found = CotangentSums()
         for t, ct in zip(self.out_tangents, cts, strict=True):
             if t is not None:
-                found.add(builder.atom(t), ct)
+                found.add(builder.atom(t), ct, mask_of(ct))
         captured = builder.captures.values()
         known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
         if primitive.is_user_defined or self.is_users_rule:
@@ -327,25 +327,12 @@ def transpose_equations(
     """
     builder = current_builder.require()
     for eqn in reversed(equations):
-        out_cts, _ = cts.pop_outputs(eqn.outputs)
+        out_cts, masks = cts.pop_outputs(eqn.outputs)
         if all(ct is None for ct in out_cts):
             continue
         primitive, start = eqn.primitive, len(builder.equations)
         args = [transpose_operand(atom, known) for atom in eqn.inputs]
-        if primitive.is_user_defined:
-
-            def rule(
-                cts: Sequence[Cotangent], primitive: Primitive = primitive, args: Any = args
-            ) -> Sequence[Cotangent]:
-                return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)
-
-            results: Sequence[Cotangent] = apply_linear_rule(
-                primitive, "transpose", rule, out_cts, args
-            )
-        else:
-            results = primitive.transpose(
-                out_cts if primitive.multiple_results else out_cts[0], *args
-            )
+        results, _ = run_rule(out_cts, masks, apply_transpose_rule, primitive, out_cts, args)
         if len(results) != len(args):
             raise RuleError(
                 f"{primitive.name}: `transpose` must return one cotangent an operand; "
@@ -353,9 +340,24 @@ def transpose_equations(
             )
         if primitive.multiple_results:
             results = symbolize_zeros(results, builder.equations[start:])
-        for atom, x, ct in zip(eqn.inputs, args, results, strict=True):
+        mask = masks[0] if len(masks) == 1 else None
+        operand_masks = primitive.cotangent_masks(mask, args)
+        for atom, x, ct, operand_mask in zip(eqn.inputs, args, results, operand_masks, strict=True):
             if is_linear_input(x):
-                cts.add(atom, ct)
+                cts.add(atom, ct, operand_mask)
+
+
+def apply_transpose_rule(
+    primitive: Primitive, cts: Sequence[Cotangent], args: Sequence[Any]
+) -> Sequence[Cotangent]:
+    """The cotangents of the linear operands of one equation."""
+    if primitive.is_user_defined:
+
+        def rule(cts: Sequence[Cotangent]) -> Sequence[Cotangent]:
+            return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)  # type: ignore[arg-type]
+
+        return apply_linear_rule(primitive, "transpose", rule, cts, args)
+    return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)  # type: ignore[arg-type]
 
 
 def transpose_operand(atom: Atom, known: dict[Var, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.errors import LinearityError, RuleError, type_name
-from functx.core.primitive import Primitive, is_linear_input
+from functx.core.primitive import Primitive, operand_aval
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import user_rule_runs
 from functx.core.source_info import BackwardSource, Source
@@ -79,7 +79,7 @@ def apply_linear_rule(
     user_rule_runs.record()
     builder = current_builder.require()
     nonzero = [ct for ct in cts if ct is not None]
-    avals = [x.aval if is_linear_input(x) else aval_of(x) for x in args]
+    avals = [operand_aval(x) for x in args]
     nonzero_outputs: list[int] = []
 
     def on_given(*xs: Value) -> list[Value]:

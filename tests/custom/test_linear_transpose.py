@@ -177,3 +177,18 @@ def test_stop_gradient_of_a_pytree():
     out = fx.stop_gradient((ROW, {"n": 3}))
     onp.testing.assert_array_equal(out[0], ROW)
     assert int(out[1]["n"]) == 3
+
+
+def test_terms_that_are_not_selected_have_no_influence_on_a_transpose():
+    bad, good = onp.array([onp.nan, 2.0, onp.inf]), onp.array([3.0, 5.0, 7.0])
+    valid = onp.isfinite(bad)
+
+    def scale(t):
+        return np.where(valid, t * bad, (t * good)[::-1][::-1])
+
+    (ct,) = fx.linear_transpose(scale, onp.zeros(3))(onp.ones(3))
+    onp.testing.assert_allclose(ct, [3.0, 2.0, 7.0])
+
+    function = fx.custom_jvp(lambda x: scale(x))
+    function.defjvp(lambda primals, tangents: (scale(*primals), scale(*tangents)))
+    onp.testing.assert_allclose(fx.grad(lambda x: function(x).sum())(onp.ones(3)), [3.0, 2.0, 7.0])
