@@ -45,7 +45,8 @@ class NodeOfPlan(NamedTuple):
     """A node that a walk visits: an operation with this split, or a leaf.
 
     `edges` has the position of each active operand, then that of its node in the order of the visits and the
-    number of the output. `reads` says whether the pullback reads what the node saved.
+    number of the output. `reads` says whether the pullback reads what the node saved, and of a leaf whether
+    it has a `.grad`, which is added to.
     """
 
     split: OperationSplit | None
@@ -70,7 +71,7 @@ class PlannedGraph(NamedTuple):
     def match(self, root: Node, values: list[Any]) -> list[Any] | None:
         """The nodes of the graph of `root`; None unless it is this one, and all that a walk does is planned.
 
-        Adds the values that pullbacks read to `values`. The order of the operations is the same where
+        Adds the values that the walk reads to `values`. The order of the operations is the same where
         their numbers fall.
         """
         nodes: list[Any] = [None] * len(self.nodes)
@@ -84,8 +85,10 @@ class PlannedGraph(NamedTuple):
                 if type(node) is not AccumulateGrad:
                     return None
                 x = node.variable
-                if x._leaf is None or x._grad is not None:
+                if x._leaf is None or (x._grad is None) is reads:
                     return None
+                if reads:
+                    values.append(x._grad.read())
                 leaves.add(node)
                 continue
             if type(node) is not OperationNode or node.split is not split or node.number >= last:

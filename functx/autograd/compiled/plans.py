@@ -37,8 +37,8 @@ class CapturePlan(NamedTuple):
         for i, node in enumerate(graph.nodes):
             if type(node) is OperationNode and not split_key(node.split).has_captures:
                 nodes.append(NodeOfPlan.of(node, positions, reads=True))
-            elif type(node) is AccumulateGrad and node.variable._grad is None:
-                nodes.append(NodeOfPlan(None, (), False))
+            elif type(node) is AccumulateGrad:
+                nodes.append(NodeOfPlan(None, (), node.variable._grad is not None))
                 leaves.append((i, node.variable._recorded.aval))
             else:
                 raise NotPlannedError
