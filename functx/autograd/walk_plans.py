@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from functx.autograd.engine import Gradient, Walk, add_to_grad, visiting_order, walk_compiler
+from functx import ops
+from functx.autograd.engine import Gradient, Total, Walk, add_to_grad, visiting_order, walk_compiler
 from functx.autograd.nodes import (
     AccumulateGrad,
     GradientEdge,
@@ -84,11 +85,11 @@ class PlannedGraph(NamedTuple):
             if split is None:
                 if type(node) is not AccumulateGrad:
                     return None
-                x = node.variable
-                if x._leaf is None or (x._grad is None) is reads:
+                before = node.variable._grad
+                if node.variable._leaf is None or (before is None) is reads:
                     return None
                 if reads:
-                    values.append(x._grad.read())
+                    values.append(before.read())
                 leaves.add(node)
                 continue
             if type(node) is not OperationNode or node.split is not split or node.number >= last:
@@ -121,16 +122,24 @@ class PlannedGraph(NamedTuple):
         return nodes if len(leaves) == self.leaves else None
 
 
-class WalkPlan(NamedTuple):
-    """The graph of a walk, its calls, and the gradients of the leaves.
+class PlannedLeaf(NamedTuple):
+    """The leaf at `position`, and the number of its gradient; those of its `.grad`, and of their sum, if it has one.
 
-    `leaves` has the position of each leaf that gets a gradient, in order, and the number of that: of a
-    wanted value of the calls, or negative as that of a PlannedValue.
+    A number is that of a wanted value of the calls, or negative as that of a PlannedValue.
     """
+
+    position: int
+    gradient: int
+    before: PlannedValue | None = None
+    total: int = -1
+
+
+class WalkPlan(NamedTuple):
+    """The graph of a walk, its calls, and the leaves that get a gradient, in order."""
 
     graph: PlannedGraph
     calls: PlannedCalls
-    leaves: Sequence[tuple[int, int]]
+    leaves: Sequence[PlannedLeaf]
 
     def follow(self, walk: Walk, root: Node, gradient: Operand) -> bool:
         """Does what `walk` would do; False, with nothing done, if its graph is another one."""
@@ -139,41 +148,70 @@ class WalkPlan(NamedTuple):
         if (
             not recording.has_room(self.calls)
             or (nodes := self.graph.match(root, operands)) is None
+            or not self.may_add(nodes, operands)
         ):
             return False
         new = recording.call_all(self.calls, operands)
-        values = [new[n] if n >= 0 else operands[-1 - n] for _, n in self.leaves]
-        set_gradients(
-            [nodes[i].variable for i, _ in self.leaves],
-            [
+        leaves, gradients, totals = [], [], []
+        for position, number, before, total in self.leaves:
+            x = new[number] if number >= 0 else operands[-1 - number]
+            leaves.append(nodes[position].variable)
+            gradients.append(
                 make_variable(x, None) if type(x) is Recorded else walk.variable_of(Gradient(x))
-                for x in values
-            ],
-        )
+            )
+            totals.append(before and Total(operands[-1 - before.number], new[total]))
+        set_gradients(leaves, gradients, totals)
         if not walk.retain_graph:
             for node in nodes:
                 if type(node) is OperationNode:
                     free_saved(node)
         return True
 
+    def may_add(self, nodes: Sequence[Any], operands: Sequence[Operand]) -> bool:
+        """Whether `.grad` of leaves may be added to after all calls.
 
-def set_gradients(leaves: Sequence[Any], gradients: Sequence[Any]) -> None:
-    """Sets `.grad` of leaves that had none; adds to one that another thread has set meanwhile."""
+        It may not be a view, that of two leaves, or memory that a node saved, which the walk must find changed.
+        """
+        adding = [leaf for leaf in self.leaves if leaf.before is not None]
+        if not adding:
+            return True
+        operations = [node for node in nodes if type(node) is OperationNode]
+        saved = {id(x.storage) for node in operations for x in node.saved if type(x) is SavedValue}
+        known: set[int] = set()
+        for position, _, before, _ in adding:
+            gradient = nodes[position].variable._grad
+            if (
+                gradient is None
+                or gradient._view is not None
+                or gradient.is_inference()
+                or id(gradient._counter) in saved
+                or id(gradient) in known
+                or operands[-1 - before.number].aval != before.aval  # type: ignore[union-attr]
+            ):
+                return False
+            known.add(id(gradient))
+        return True
+
+
+def set_gradients(
+    leaves: Sequence[Any], gradients: Sequence[Any], totals: Sequence[Total | None]
+) -> None:
+    """Sets `.grad` of leaves that had none, and adds to those of others, whose sums are known if nobody else does."""
     numbers = [*map(id, leaves)]
     is_outside = running_step.begin_adding(numbers)
     late = []
     try:
-        for x, gradient in zip(leaves, gradients, strict=True):
+        for x, gradient, total in zip(leaves, gradients, totals, strict=True):
             with x._lock or x.lock:
                 if x._grad is None:
                     x._grad = gradient
                 else:
-                    late.append((x, gradient))
+                    late.append((x, gradient, total))
     finally:
         if is_outside:
             running_step.end_adding(numbers)
-    for x, gradient in late:
-        add_to_grad(x, gradient, create_graph=False)
+    for x, gradient, total in late:
+        add_to_grad(x, gradient, create_graph=False, total=total)
 
 
 class PlanningWalk(Walk):
@@ -188,7 +226,7 @@ class PlanningWalk(Walk):
         self.operations: list[Operation] = []
         self.new: list[ShapedArray] = []
         self.planned: dict[int, NodeOfPlan] = {}
-        self.leaves: list[tuple[int, Any]] = []
+        self.leaves: list[PlannedLeaf] = []
 
     def plan(self, edge: GradientEdge, gradient: Operand) -> WalkPlan:
         """The plan of the walk from a root; NotPlannedError if there is none."""
@@ -198,12 +236,19 @@ class PlanningWalk(Walk):
         self.visit_pending()
         if len(self.planned) != len(self.order):
             raise NotPlannedError
-        wanted = sorted({n for _, n in self.leaves if n >= 0})
+        wanted = sorted({n for leaf in self.leaves for n in (leaf.gradient, leaf.total) if n >= 0})
+        index = {n: i for i, n in enumerate(wanted)}
         nodes = [self.planned[i] for i in range(len(self.order))]
         return WalkPlan(
             PlannedGraph(nodes, len(self.leaves)),
             self.planned_calls(wanted),
-            [(i, wanted.index(n) if n >= 0 else n) for i, n in self.leaves],
+            [
+                leaf._replace(
+                    gradient=index.get(leaf.gradient, leaf.gradient),
+                    total=index.get(leaf.total, -1),
+                )
+                for leaf in self.leaves
+            ],
         )
 
     def planned_calls(self, wanted: Sequence[int]) -> PlannedCalls:
@@ -265,9 +310,17 @@ class PlanningWalk(Walk):
         value = gradient.value
         if type(value) is Literal or is_complex(value.aval.dtype):
             raise NotPlannedError
-        position = self.positions[node]
-        self.planned[position] = NodeOfPlan(None, (), False)
-        self.leaves.append((position, value.number))
+        position, x = self.positions[node], node.variable
+        before, total = None, -1
+        if x._grad is not None:
+            aval = x._grad.read().aval
+            if (aval.shape, aval.dtype) != (value.aval.shape, value.aval.dtype):
+                raise NotPlannedError
+            before = PlannedValue(-1 - self.operands, aval)
+            self.operands += 1
+            total = self.bind(_add, (before, value)).number
+        self.planned[position] = NodeOfPlan(None, (), before is not None)
+        self.leaves.append(PlannedLeaf(position, value.number, before, total))
 
 
 class KnownWalks:
@@ -353,4 +406,5 @@ def run_walk(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
         known.note(walk.order)
 
 
+_add = ops.Add()
 known_walks: Cache = Cache("plans of walks", 256)

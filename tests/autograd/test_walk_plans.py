@@ -97,6 +97,50 @@ def test_a_followed_walk_records_what_a_plain_walk_records(followed):
     assert followed == [True] * 120
 
 
+def test_a_followed_walk_adds_to_gradients_as_a_plain_walk_does(followed):
+    for seed in range(40):
+        inputs = leaves(3)
+
+        def step(i, seed=seed, inputs=inputs):
+            grads = [Variable(ONES * n) if n != seed % 4 else None for n in range(3)]
+            if seed % 5 == 0:
+                # One gradient of two leaves, which gets both.
+                grads[1] = grads[2] = Variable(ONES * 7)
+            elif seed % 5 == 1:
+                grads[2] = Variable(onp.ones(6, "float32"))[3:]
+            for x, gradient in zip(inputs, grads, strict=True):
+                x.grad = gradient
+            random_loss(seed, inputs).backward()
+            same = [x.grad is gradient for x, gradient in zip(inputs, grads, strict=True)]
+            text = str(recorded())
+            return text, same, [None if x.grad is None else x.grad.tolist() for x in inputs]
+
+        plain, _, third, fourth = loop(step)
+        assert plain == third == fourth
+    assert followed.count(True) > 50
+
+
+def test_a_walk_that_saved_a_gradient_finds_it_changed(followed):
+    x, y = leaves(2)
+    x.grad = Variable(ONES)
+
+    def step(i):
+        factor = [*[Variable(ONES)] * 4, x.grad, x.grad[:]][i]
+        # The walk adds to the gradient of x before it comes to the product.
+        product = y * factor
+        total = (product + x).sum()
+        if i < 4:
+            total.backward()
+        else:
+            with pytest.raises(SavedValueError):
+                total.backward()
+        y.grad = None
+
+    loop(step, 6)
+    assert x.grad.tolist() == [7, 7, 7]
+    assert followed == [True, True, False, False]
+
+
 def test_a_graph_that_differs_in_its_edges_alone_is_walked_plainly(followed):
     x, y = leaves(2)
 
@@ -172,12 +216,11 @@ def test_a_captured_walk_that_follows_a_plan_does_what_one_found_by_its_key_does
         inputs = leaves(3)
 
         def step(i, seed=seed, inputs=inputs):
+            for x in inputs:
+                x.grad = Variable(ONES) if seed % 2 else None
             loss = random_loss(seed, inputs)
             loss.backward()
-            gradients = [x.grad for x in inputs]
-            for x in inputs:
-                x.grad = None
-            return str(recorded()), [g is None for g in gradients], loss.grad_fn.saved
+            return str(recorded()), [x.grad is None for x in inputs], loss.grad_fn.saved
 
         (_, second, third, *rest), counts = compiled_loop(step, 5)
         assert second == third == rest[0] == rest[1]

@@ -125,7 +125,7 @@ class WalkRun:
                 gradients.append(array_of(values[0]))
             else:
                 self.call(number, values)
-        set_gradients(leaves, gradients)
+        set_gradients(leaves, gradients, [None] * len(leaves))
         return ()
 
     def call(self, number: int, values: Sequence[Any]) -> Sequence[Any]:
