@@ -85,7 +85,7 @@ class PlannedGraph(NamedTuple):
             if split is None:
                 if type(node) is not AccumulateGrad:
                     return None
-                before = node.variable._grad
+                before: Any = node.variable._grad
                 if node.variable._leaf is None or (before is None) is reads:
                     return None
                 if reads:
@@ -144,7 +144,7 @@ class WalkPlan(NamedTuple):
     def follow(self, walk: Walk, root: Node, gradient: Operand) -> bool:
         """Does what `walk` would do; False, with nothing done, if its graph is another one."""
         recording = current_recording()
-        operands = [gradient]
+        operands: list[Any] = [gradient]
         if (
             not recording.has_room(self.calls)
             or (nodes := self.graph.match(root, operands)) is None
@@ -175,8 +175,13 @@ class WalkPlan(NamedTuple):
         adding = [leaf for leaf in self.leaves if leaf.before is not None]
         if not adding:
             return True
-        operations = [node for node in nodes if type(node) is OperationNode]
-        saved = {id(x.storage) for node in operations for x in node.saved if type(x) is SavedValue}
+        saved = {
+            id(x.storage)
+            for node in nodes
+            if type(node) is OperationNode
+            for x in node.saved or ()
+            if type(x) is SavedValue
+        }
         known: set[int] = set()
         for position, _, before, _ in adding:
             gradient = nodes[position].variable._grad
