@@ -7,6 +7,7 @@ holds what the walk records, so that a walk only compares its graph with that of
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import count
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -367,7 +368,18 @@ _MISSES = 16
 
 def structure_of(order: Sequence[Node]) -> int:
     """A hash of the kinds of the nodes of a walk."""
-    return hash(tuple([id(getattr(node, "split", None)) for node in order]))
+    return hash(tuple([split_number(node) for node in order]))
+
+
+def split_number(node: Any) -> int:
+    """The number of the split of an operation, which no other split gets, unlike its `id`; 0 for other nodes."""
+    if type(node) is not OperationNode:
+        return 0
+    memo = node.split.memo
+    number: int | None = memo.get(split_number)
+    if number is None:
+        number = memo[split_number] = next(_split_numbers)
+    return number
 
 
 def plan_key(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> Hashable:
@@ -412,4 +424,5 @@ def run_walk(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
 
 
 _add = ops.Add()
+_split_numbers = count(1)
 known_walks: Cache = Cache("plans of walks", 256)
