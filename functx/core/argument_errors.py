@@ -196,7 +196,8 @@ def explain_call(error: Exception) -> None:
                 f"{fun.__name__.strip('<>')}: a function must take the arguments that it is called with; got a "
                 f"call for which {error}",
                 *_definition_of(fun),
-                fix=f"Its parameters: {_parameters(signature(fun))}.",
+                # Those of a decorated function are the parameters of its wrapper.
+                fix=f"Its parameters: {_parameters(signature(fun, follow_wrapped=False))}.",
             ) from None
 
 
@@ -236,10 +237,10 @@ _BOUND = "self", "cls"
 
 
 def _parameters(declared: Signature) -> str:
-    """The parameters of a signature without their types."""
+    """The parameters of a signature without their types; `none` if there are none."""
     parameters = declared.parameters.values()
     bare = [p.replace(annotation=Parameter.empty) for p in parameters if p.name not in _BOUND]
-    return str(Signature(bare)).strip("()")
+    return str(Signature(bare))[1:-1] or "none"
 
 
 def _similar_parameters(declared: Signature, given: Iterable[str]) -> str:

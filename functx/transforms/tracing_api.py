@@ -24,7 +24,14 @@ from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply
 from functx.core.source_info import is_raise_instruction, line_text, source_line, traceback_source
-from functx.core.tracer import Tracer, as_known_array, aval_of, current_builder, variables
+from functx.core.tracer import (
+    Tracer,
+    abstractify,
+    as_known_array,
+    aval_of,
+    current_builder,
+    variables,
+)
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, is_shape_dtype_struct
 from functx.core.typing import ArrayLike, Avals, Dim, Flags, Function, PyTree, Value, Values
@@ -269,7 +276,9 @@ class FlatFunction:
             out_tree = tree.treedef_with_static(out_tree, static)
         for i, x in enumerate(outs):
             if self.kind == "eval_shape" and is_shape_dtype_struct(x):
-                outs[i] = ops.full(x.shape, 0, x.dtype)
+                aval = abstractify(x)
+                zeros = ops.full(aval.shape, 0, aval.dtype)
+                outs[i] = ops.convert_element_type(zeros, aval.dtype, aval.weak_type)
             elif type(x) is not Tracer:
                 check_output(self.kind, self.fun, x, out)
         self.out_tree = out_tree

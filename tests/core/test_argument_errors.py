@@ -1,6 +1,7 @@
 """Wrong arguments of public functions: errors of functx, of the kind that NumPy and JAX raise."""
 
 import pickle
+from functools import wraps
 from operator import attrgetter
 
 import numpy
@@ -219,6 +220,14 @@ def test_a_call_that_does_not_fit_the_users_function_names_it_and_its_parameters
         assert requirement.startswith("scaled: a function must take") and "; got a" in requirement
         assert definition.endswith("def scaled(x, factor):") and "lambda: functx." in line
         assert parameters == "  Its parameters: x, factor."
+
+    @wraps(scaled)
+    def wrapper(x):
+        return scaled(x, 2.0)
+
+    for fun, parameters in ((wrapper, "x"), (lambda: X, "none")):
+        with pytest.raises(ArgumentError, match=f"Its parameters: {parameters}[.]"):
+            functx.jit(fun)(X, 2.0)
 
     def calls_itself_wrongly(x):
         return scaled(x)

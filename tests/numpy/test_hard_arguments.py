@@ -184,6 +184,8 @@ def test_shapes_and_dtypes_are_those_that_a_struct_describes():
     assert np.result_type(struct, 1.0) == functx.lax.dtype(struct) == "complex64"
     assert np.iscomplexobj(struct) and not np.isrealobj(struct)
     assert functx.eval_shape(lambda x: (x[0], struct), struct)[1] == struct
+    structs = [jax.ShapeDtypeStruct((2,), "int64"), struct.update(weak_type=True)]
+    assert functx.eval_shape(lambda: structs) == jax.eval_shape(lambda: structs)
     with pytest.raises(ArgumentError, match="must return arrays, numbers"):
         functx.jit(lambda: struct)()
 
