@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functx import ops
-from functx.lax import copies
+from functx.lax import copies, values
 from functx.ops import convolution
 from functx.ops.parallel import with_sharding_keyword
 from functx.transforms.control import reduce as reductions
@@ -14,9 +14,9 @@ broadcasted_iota = with_sharding_keyword(ops.broadcasted_iota)
 conv_general_dilated = with_sharding_keyword(convolution.conv_general_dilated)
 dot = with_sharding_keyword(ops.dot)
 dot_general = with_sharding_keyword(ops.dot_general)
-empty = with_sharding_keyword(ops.empty)
-full = with_sharding_keyword(ops.full, "sharding")
-full_like = with_sharding_keyword(ops.full_like, "sharding")
+empty = with_sharding_keyword(values.empty)
+full = with_sharding_keyword(values.full, "sharding")
+full_like = with_sharding_keyword(values.full_like, "sharding")
 reduce = with_sharding_keyword(reductions.reduce)
 reduce_sum = with_sharding_keyword(copies.reduce_sum)
 reshape = with_sharding_keyword(copies.reshape)

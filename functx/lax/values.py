@@ -11,7 +11,7 @@ from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.program_editing import to_tracer
 from functx.core.tracer import aval_of, current_builder, type_of
 from functx.core.types import DType, canonical_dtype, kind
-from functx.core.typing import ArrayLike, Keys, Value
+from functx.core.typing import ArrayLike, DTypeLike, Keys, ShapeLike, Value
 from functx.lax.elementwise import broadcasting_unit_dims
 from functx.numpy import asarray
 from functx.numpy.shapes import broadcast_to
@@ -48,6 +48,26 @@ def dtype(x: object) -> DType:
             raise DTypeError(f"dtype: the type must be one of numbers; got {found}")
         return found
     return type_of(x).dtype
+
+
+def empty(shape: ShapeLike, dtype: DTypeLike) -> Value:
+    """An array of `shape` and `dtype` whose elements are unspecified: zeros."""
+    return ops.empty(shape, canonical_dtype(dtype))
+
+
+def full(shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike = None) -> Value:
+    """An array of `shape` filled with the scalar `fill_value`, converted to `dtype` if that is given."""
+    return ops.full(shape, fill_value, None if dtype is None else canonical_dtype(dtype))
+
+
+def full_like(
+    x: ArrayLike, fill_value: ArrayLike, dtype: DTypeLike = None, shape: ShapeLike | None = None
+) -> Value:
+    """An array filled with the scalar `fill_value`, by default of the shape and dtype of `x`.
+
+    It is weakly typed if `x` is and no `dtype` is given.
+    """
+    return ops.full_like(x, fill_value, None if dtype is None else canonical_dtype(dtype), shape)
 
 
 def stage(x: ArrayLike, /) -> Value:

@@ -255,6 +255,15 @@ def test_derivatives_agree_with_jax(call):
     DERIVATIVES.check(call)
 
 
+def test_filled_arrays_of_wide_dtypes_are_narrow_without_the_64_bit_switch():
+    for fill, wanted in (
+        (lambda: lax.full((2,), 3, "int64"), "int32"),
+        (lambda: lax.full_like(np.float32(1), 2.5, float), "float32"),
+        (lambda: lax.empty((2,), complex), "complex64"),
+    ):
+        assert fill().dtype == jit(fill)().dtype == wanted
+
+
 def test_stop_gradient_stops_it_in_trees():
     def loss(x):
         stopped = lax.stop_gradient({"x": x})["x"]
