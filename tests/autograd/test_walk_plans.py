@@ -6,7 +6,7 @@ import numpy as onp
 import pytest
 
 import functx.numpy as np
-from functx.autograd import Variable, no_grad, recorded
+from functx.autograd import Variable, grad, no_grad, recorded
 from functx.autograd.compiled.plans import CapturePlan
 from functx.autograd.walk_plans import WalkPlan, known_walks
 from functx.compiled_autograd import counters, disable, enable, reset
@@ -161,6 +161,17 @@ def test_a_graph_that_differs_in_its_edges_alone_is_walked_plainly(followed):
         [[float(onp.max(g)) for g in each] for each in found], wanted, rtol=1e-6
     )
     assert followed == [True, False, False, False]
+
+
+def test_a_gradient_keeps_its_history_where_walks_add_to_it():
+    (x,) = leaves(1)
+
+    def step(i):
+        (x.grad,) = grad((x**3).sum(), x, create_graph=True)
+        (np.sin(x) * x).sum().backward()
+        return grad(x.grad.sum(), x)[0].numpy()[0]
+
+    assert loop(step, 5) == [6.0] * 5
 
 
 def test_hooks_gradients_and_versions_keep_a_walk_from_its_plan(followed):
