@@ -148,12 +148,15 @@ def cache_info() -> CacheTable:
 
     "programs" holds executables of programs that run outside `jit`, "numbers" executables that take
     the numbers of a program as inputs, "operations" executables of single operations, "jit" the
-    programs of jitted functions that are called inside a trace, and "from_jax" translated functions
-    of JAX. "splits" holds the splits of operations on Variables, "recorded operations", "recorded
-    programs" and "recorded methods" the programs that recordings call, "recordings" compiled
-    recordings, and "seen recordings" the keys of those that ran once, uncompiled. "captured walks" holds
-    compiled walks, and "structures of walks" their forms without sizes. "primitives" and
-    "details" each sum many small tables. JAX counts the executables of jitted functions that are
+    programs of jitted functions that are called inside a trace, "eager programs" those of functions of
+    several operations outside a trace, and "aot functions" the calls that an `aot_function` has compiled.
+    "from_jax" holds programs of translated functions of JAX, and "from_jax functions" these functions
+    without the pytrees of their arguments. "splits" holds the splits of operations on Variables,
+    "recorded operations", "recorded programs" and "recorded methods" the programs that recordings call,
+    "recordings" compiled recordings, and "seen recordings" the keys of those that ran once, uncompiled.
+    "captured walks" holds compiled walks, and "structures of walks" their forms without sizes; "plans of
+    walks" and "plans of captured walks" hold the plans that walks of one structure follow. "primitives"
+    and "details" each sum many small tables. JAX counts the executables of jitted functions that are
     called outside a trace.
 
     >>> import functx

@@ -417,6 +417,8 @@ def test_cache_info_shows_a_table_and_clear_caches_empties_it():
     assert {"programs", "numbers", "operations", "jit", "primitives", "details"} <= info.keys()
     assert repr(info).splitlines()[0].split() == ["hits", "misses", "size", "limit"]
     assert all(row.size <= row.limit for name, row in info.items() if name == "programs")
+    described = " ".join(functx.cache_info.__doc__.split())
+    assert [name for name in info if f'"{name}"' not in described] == []
     functx.clear_caches()
     assert functx.cache_info()["programs"][:3] == (0, 0, 0)
     with compilations() as count:
