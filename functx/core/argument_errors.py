@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import Parameter, Signature, signature
 from operator import index
 from types import FrameType, FunctionType, MethodType, ModuleType, TracebackType
@@ -192,9 +192,9 @@ def explain_call(error: Exception) -> None:
         return
     for fun in _functions_of(trail.tb_frame):
         if str(error).startswith(f"{fun.__qualname__}() "):
+            name = fun.__qualname__.rpartition("<locals>.")[2].strip("<>")
             raise ArgumentError(
-                f"{fun.__name__.strip('<>')}: a function must take the arguments that it is called with; got a "
-                f"call for which {error}",
+                f"{name}: a function must take the arguments that it is called with; got a call for which {error}",
                 *_definition_of(fun),
                 # Those of a decorated function are the parameters of its wrapper.
                 fix=f"Its parameters: {_parameters(signature(fun, follow_wrapped=False))}.",
@@ -202,14 +202,20 @@ def explain_call(error: Exception) -> None:
 
 
 def _functions_of(frame: FrameType) -> Iterator[FunctionType | MethodType]:
-    """The user's functions among the local variables of a frame, and the attributes of `self`."""
+    """The user's functions among the local variables of a frame, and the attributes of `self`.
+
+    For a partial it is the function that this calls, and for another object its method `__call__`.
+    """
     values = [*frame.f_locals.values()]
     values += getattr(frame.f_locals.get("self"), "__dict__", {}).values()
     for value in values:
-        if isinstance(value, (FunctionType, MethodType)):
-            code = getattr(value, "__code__", None)
+        function = value.func if isinstance(value, partial) else value
+        if callable(value) and isinstance(type(value).__call__, FunctionType):
+            function = MethodType(type(value).__call__, value)
+        if isinstance(function, (FunctionType, MethodType)):
+            code = getattr(function, "__code__", None)
             if code is not None and file_owner[code.co_filename] is not FUNCTX_OR_JAX:
-                yield value
+                yield function
 
 
 def mismatch_error(

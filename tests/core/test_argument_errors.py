@@ -1,7 +1,7 @@
 """Wrong arguments of public functions: errors of functx, of the kind that NumPy and JAX raise."""
 
 import pickle
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
 
 import numpy
@@ -225,8 +225,17 @@ def test_a_call_that_does_not_fit_the_users_function_names_it_and_its_parameters
     def wrapper(x):
         return scaled(x, 2.0)
 
-    for fun, parameters in ((wrapper, "x"), (lambda: X, "none")):
-        with pytest.raises(ArgumentError, match=f"Its parameters: {parameters}[.]"):
+    class Scaling:
+        def __call__(self, x):
+            return x
+
+    for fun, name, parameters in (
+        (wrapper, "scaled", "x"),
+        (partial(scaled, X), "scaled", "x, factor"),
+        (Scaling(), "Scaling.__call__", "x"),
+        (lambda: X, "lambda", "none"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"(?s)^{name}: .*Its parameters: {parameters}[.]"):
             functx.jit(fun)(X, 2.0)
 
     def calls_itself_wrongly(x):
