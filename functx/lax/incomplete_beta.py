@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
 
 from ml_dtypes import finfo
 
@@ -94,11 +95,11 @@ class BetaDensity(ParametricFunction):
         m, n = self.power_orders
         inside = _is_inside(a, b, x)
         safe_a, safe_b, safe_x = [ops.select(inside, operand, 0.5) for operand in args]
-        inner = powers_by_beta(safe_a, safe_b, safe_x) / (safe_x * (1.0 - safe_x))
-        for k in range(1, m + 1):
-            inner = inner * ((safe_a - k) / safe_x)
-        for k in range(1, n + 1):
-            inner = inner * ((safe_b - k) / (1.0 - safe_x))
+        is_direct = ops.min(safe_a, safe_b) < STIRLING_MIN
+        p, factors = _lowered_power(safe_a, safe_x, m, is_direct)
+        q, others = _lowered_power(safe_b, 1.0 - safe_x, n, is_direct)
+        powers = powers_by_beta(safe_a, safe_b, safe_x, (p, q))
+        inner = reduce(ops.mul, [powers, *factors, *others])
         at_end = ops.select(x == 0.0, _at_zero(a, m, b, n), _at_zero(b, n, a, m))
         proper = (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)
         is_end = ((x == 0.0) | (x == 1.0)) & proper
@@ -114,14 +115,34 @@ class BetaDensity(ParametricFunction):
         return first - second
 
 
+def _lowered_power(a: Value, x: Value, n: int, may_lower: Value) -> tuple[Value, list[Value]]:
+    """The p and factors with which x**p is (a - 1) ... (a - n) x**(a - 1 - n); p = a unless `may_lower`.
+
+    For small x, x**a underflows, but x**p only if the product does.
+    """
+    exponent, factors = a, []
+    for k in range(n + 1):
+        lowers = (a - k >= 1.0) & may_lower
+        exponent = ops.select(lowers, exponent - 1.0, exponent)
+        factor = a - k if k else ops.constant_like(x, 1.0)
+        factors.append(ops.select(lowers, factor, factor / x))
+    return exponent, factors
+
+
 def _at_zero(a: Value, m: int, b: Value, n: int) -> Value:
-    """The density at x = 0 with m derivatives of the power of x, and n of that of 1 - x."""
+    """The density at x = 0 with m derivatives of the power of x, and n of that of 1 - x.
+
+    0 where it is infinite and n > 0: a derivative is a sum that has an infinite term with n = 0, too, which
+    grows faster.
+    """
     factor = falling_product(b, n)
     # 1 / beta(m + 1, b) = b ... (b + m) / m!
     if_constant = factor * b
     for k in range(1, m + 1):
         if_constant = if_constant * (b + k)
-    return power_at_zero(a - (m + 1), factor * falling_product(a, m), if_constant)
+    exponent = a - (m + 1)
+    value = power_at_zero(exponent, factor * falling_product(a, m), if_constant)
+    return ops.select(exponent < 0.0, ops.zeros_like(value), value) if n else value
 
 
 def _is_inside(a: Value, b: Value, x: Value) -> Value:
@@ -129,8 +150,15 @@ def _is_inside(a: Value, b: Value, x: Value) -> Value:
     return positive & (x > 0.0) & (x < 1.0)
 
 
-def powers_by_beta(a: Value, b: Value, x: Value) -> Value:
-    """x**a (1 - x)**b / beta(a, b) for 0 < x < 1 and finite positive parameters."""
+def powers_by_beta(
+    a: Value, b: Value, x: Value, exponents: tuple[Value, Value] | None = None
+) -> Value:
+    """x**p (1 - x)**q / beta(a, b) for 0 < x < 1 and finite positive parameters.
+
+    `exponents` are p and q, which must be a and b, as they are by default, where both are at least
+    `STIRLING_MIN`.
+    """
+    p, q = exponents or (a, b)
     large = ops.min(a, b) >= STIRLING_MIN
     # By Stirling's formula, relative to the maximum at a / (a + b).
     large_a, large_b = ops.select(large, a, STIRLING_MIN), ops.select(large, b, STIRLING_MIN)
@@ -144,7 +172,7 @@ def powers_by_beta(a: Value, b: Value, x: Value) -> Value:
     scale = large_a * (large_b / total) / (2.0 * math.pi)
     by_stirling = ops.sqrt(scale) * ops.exp(exponent + rest)
     small, other = ops.select(large, 1.0, ops.min(a, b)), ops.max(a, b)
-    powers = a * ops.log(x) + b * ops.log1p(-x)
+    powers = p * ops.log(x) + q * ops.log1p(-x)
     direct = ops.exp(log_gamma_ratio(small, other) - lgamma_of_one_plus(small) + powers) * small
     return ops.select(large, by_stirling, direct)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 from ml_dtypes import finfo
@@ -94,9 +94,14 @@ class GammaDensity(ParametricFunction):
         a, x = args
         inside = (a > 0.0) & (x > 0.0) & (a < math.inf) & (x < math.inf)
         safe_a, safe_x = ops.select(inside, a, 1.0), ops.select(inside, x, 1.0)
-        inner = power_times_exponential(safe_a, safe_x) * (safe_a / safe_x)
-        for k in range(1, self.power_order + 1):
-            inner = inner * ((safe_a - k) / safe_x)
+        # x**a exp(-x) / gamma(a + 1), times (a - k) / x for k = 0 ... n. While a - k >= 1 this is the same with
+        # a - k - 1, which does not underflow as x**a does for small x. Large a lose digits by it, and gain none.
+        shape, factors = safe_a, []
+        for k in range(self.power_order + 1):
+            lowers = (safe_a - k >= 1.0) & (safe_a < 1e6)
+            shape = ops.select(lowers, shape - 1.0, shape)
+            factors.append(ops.select(lowers, 1.0, (safe_a - k) / safe_x))
+        inner = reduce(ops.mul, [power_times_exponential(shape, safe_x), *factors])
         factor = falling_product(a, self.power_order)
         at_zero = power_at_zero(a - (self.power_order + 1), factor, ops.constant_like(x, 1.0))
         is_end = (x == 0.0) & (a > 0.0) & (a < math.inf)

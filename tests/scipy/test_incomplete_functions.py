@@ -134,6 +134,25 @@ def test_derivatives_at_ends():
     np.testing.assert_array_equal(power, [INF, 0.0, 0.0, 60.0])
 
 
+def test_derivatives_near_zero_do_not_underflow_with_powers_of_the_operand():
+    a, x = np.asarray([1.5, 2.0, 3.0], "float32"), np.asarray([1e-26, 1e-20, 1e-13], "float32")
+    slope = fx.grad(ours.gammainc, 1)
+    np.testing.assert_allclose(slope(a[0], x[0]), 1.1283792e-13, 1e-6)
+    np.testing.assert_allclose(fx.grad(slope, 1)(a[1], x[1]), 1.0, 1e-6)
+    b = np.float32(2.0)
+    curvature = fx.grad(fx.grad(ours.betainc, 2), 2)
+    np.testing.assert_allclose(curvature(a[1], b, x[1]), 6.0, 1e-6)
+    np.testing.assert_allclose(fx.grad(curvature, 2)(a[2], b, x[2]), 24.0, 1e-5)
+    # A factor of 0, of a - 1, stays 0 next to a power that is infinite.
+    assert float(BetaDensity(power_orders=(3, 0))(b - 1.0, b, x[2])) == 0.0
+
+
+def test_the_fastest_growing_term_is_the_derivative_at_an_infinite_end():
+    half = np.float32(0.5)
+    curvature = fx.grad(fx.grad(ours.betainc, 2), 2)
+    assert [float(curvature(half, half, end)) for end in (0.0, 1.0)] == [-INF, INF]
+
+
 def test_names_of_lax_agree_with_jax():
     a = np.asarray([0.3, 2.5, 30.0, 1.0], "float32")
     x = np.asarray([0.2, 4.0, 25.0, 0.0], "float32")
