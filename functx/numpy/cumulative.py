@@ -243,12 +243,20 @@ def gradient(
     return slopes[0] if len(slopes) == 1 else slopes
 
 
-def _signed(x: Value) -> Value:
-    """Integers as signed ones of at least 32 bits, in which a negative difference does not wrap."""
-    dtype = aval_of(x).dtype
-    if dtype.kind not in "iu" or dtype in (np.int32, np.int64):
-        return x
-    return ops.convert_element_type(x, np.int64 if dtype.itemsize == 8 else np.int32)
+def _steps(x: Value, dtype: DTypeLike) -> Value:
+    """The differences of neighbours in a vector, as floats; those of integers do not wrap."""
+    found = aval_of(x).dtype
+    if found.kind not in "iu":
+        return ops.convert_element_type(diff(x), dtype)
+    n = aval_of(x).shape[0]
+    words = ops.convert_element_type(x, np.dtype(f"u{found.itemsize}"))
+    (before, after), (left, right) = [
+        (ops.slice_in_dim(y, 0, n - 1), ops.slice_in_dim(y, 1, n)) for y in (x, words)
+    ]
+    up, down = [
+        ops.convert_element_type(ops.sub(*each), dtype) for each in ((right, left), (left, right))
+    ]
+    return ops.select(ops.ge(after, before), up, ops.neg(down))
 
 
 def _gradient_along(x: Value, spacing: ArrayOrList, axis: int) -> Value:
@@ -275,7 +283,7 @@ def _gradient_along(x: Value, spacing: ArrayOrList, axis: int) -> Value:
             f"gradient: there must be {n} coordinates, the length of the axis; got {aval_of(spacing)!r}"
         )
     dims = tuple([-1 if d == axis else 1 for d in range(aval.ndim)])
-    h = ops.convert_element_type(diff(_signed(spacing)), aval.dtype)
+    h = _steps(asarray(spacing), aval.dtype)
     h = ops.reshape(h, tuple([n - 1 if d == -1 else 1 for d in dims]))
     left, right = (
         ops.slice_in_dim(h, 0, n - 2, 1, axis),

@@ -421,6 +421,11 @@ def test_differences_and_slopes_agree_with_numpy():
             numpy.testing.assert_allclose(
                 np.gradient(x, coordinates), numpy.gradient(x, coordinates)
             )
+        wide = numpy.array([0, 3e9, 1e9, 4e9, 2e9])
+        for coordinates in (wide.astype("uint32"), (wide - 2e9).astype("int32")):
+            numpy.testing.assert_allclose(
+                np.gradient(x, coordinates), numpy.gradient(x, coordinates.astype("f8"))
+            )
         rows = numpy.stack([x, x * x])
         for found, expected in zip(
             np.gradient(rows, 0.5, places), numpy.gradient(rows, 0.5, places), strict=True
