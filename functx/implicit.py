@@ -6,6 +6,7 @@ form of JAXopt's `implicit_diff.custom_root`.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
@@ -16,6 +17,7 @@ from functx.core import tree
 from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ConcretizationError, ShapeError
 from functx.core.tracer import aval_of
+from functx.core.types import kind
 from functx.core.typing import Function, PyTree
 from functx.ops.callbacks import pure_callback
 from functx.scipy.optimize.implicit_systems import LinearOptions, implicit_solution
@@ -194,14 +196,19 @@ def on_host(solver: Function) -> Function:
     return wrap_transform(wrapper, solver, "on_host")
 
 
+_RANK_OF_KIND = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+"""For the kinds of dtypes, their order: numbers of a kind have no part that those of a later one lack."""
+
+
 def _call_on_host(solver: Function, like: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """The result of `solver` in the dtypes of `like`."""
     found = solver(*args, **kwargs)
 
     def in_dtype(x: PyTree, result: jax.ShapeDtypeStruct) -> PyTree:
         value = np.asarray(x)
-        # `pure_callback` says what is wrong with a text or another object.
-        return x if value.dtype.kind in "OSU" else value.astype(result.dtype)
+        ranks = [_RANK_OF_KIND.get(kind(dtype), math.inf) for dtype in (value.dtype, result.dtype)]
+        # `pure_callback` says what is wrong with a text, or a number that would lose a part.
+        return value.astype(result.dtype) if ranks[0] <= ranks[1] else x
 
     return tree.map(in_dtype, found, like)
 

@@ -13,6 +13,7 @@ from functx import implicit
 from functx import numpy as fnp
 from functx.core.errors import (
     ArgumentError,
+    CallbackResultError,
     ConcretizationError,
     DTypeError,
     ShapeError,
@@ -292,3 +293,9 @@ def test_a_solver_that_decides_in_python_is_told_of_explore():
 
     with pytest.raises(ConcretizationError, match="decorate it with functx"):
         bisect(4.0, 1.0)
+
+
+@pytest.mark.parametrize("found", [np.complex64(1j), np.datetime64("2020-01-01"), "one"])
+def test_results_on_the_host_that_would_lose_a_part_are_refused(found):
+    with pytest.raises(CallbackResultError, match="the callback must return"):
+        implicit.on_host(lambda x: found)(np.float32(1.0))
