@@ -320,7 +320,7 @@ def raise_refusal(programs: Iterable[Iterable[Equation]]) -> None:
     """Raise the error of the first placeholder in `programs`, if there is one."""
     for eqn in chain(*programs):
         if type(eqn.primitive) is Refused:
-            raise eqn.primitive.error
+            raise eqn.primitive.error.with_traceback(None)
 
 
 def instantiate_zeros(

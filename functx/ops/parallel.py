@@ -374,7 +374,7 @@ def all_to_all(
 
 
 def pswapaxes(
-    x: PyTree, axis_name: AxisNames, axis: int, *, axis_index_groups: IndexGroups = None
+    x: PyTreeOrKeys, axis_name: AxisNames, axis: int, *, axis_index_groups: IndexGroups = None
 ) -> PyTree:
     """Each leaf of `x` with the axis `axis_name` and its dimension `axis` exchanged."""
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)

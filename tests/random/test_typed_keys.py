@@ -83,6 +83,8 @@ def test_axes_of_functions_of_each_leaf_are_those_of_the_keys():
         np.testing.assert_array_equal(words(gathered)[0], words(pairs.T))
     exchanged = functx.vmap(lambda q: functx.lax.all_to_all(q, "i", -1, -1), axis_name="i")(pairs)
     np.testing.assert_array_equal(words(exchanged), words(pairs.T))
+    swapped = functx.vmap(lambda q: functx.lax.pswapaxes(q, "i", -1), axis_name="i")(pairs)
+    np.testing.assert_array_equal(words(swapped), words(pairs.T))
     np.testing.assert_array_equal(words(functx.lax.stop_gradient(x=KEYS)), words(KEYS))
 
 
