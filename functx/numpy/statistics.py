@@ -111,9 +111,9 @@ def cov(
     """
     x = _observation_rows("cov", m, rowvar)
     if y is not None:
-        is_row = rowvar or aval_of(y := asarray(y)).shape[:1] == (
-            1,
-        )  # as NumPy has it for `y` alone
+        y = asarray(y)
+        # NumPy takes `y` of one row for a variable in any case.
+        is_row = rowvar or aval_of(y).shape[:1] == (1,)
         x, other = promote(x, _observation_rows("cov", y, is_row))
         x = ops.concatenate([x, other], 0)
     if dtype is not None and not is_inexact(canonical_dtype(dtype)):
