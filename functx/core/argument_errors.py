@@ -104,16 +104,22 @@ def with_explained_errors(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **kwargs)
+            return body(*args, **kwargs)
         except Exception as error:
             if may_take_keys and is_call_with_keys(error):
                 return backend.call_with_keys(call, args, kwargs)  # type: ignore[no-any-return]
+            if filters_traceback:
+                explain_call(error)
             explain(error, function, args, kwargs)
             if filters_traceback:
                 filter_traceback(error)
             raise
 
     filters_traceback = hasattr(function, "filters_traceback")
+    # `explain` reads frames that the boundary of `function` would remove.
+    body = getattr(function, "unfiltered", function)
+    if getattr(function, "__wrapped__", None) is not body:
+        body = function
     # Transforms and constructors have no counterpart in JAX that takes keys.
     may_take_keys = not filters_traceback and not function.__name__.startswith("__")
     call.explains_errors = True  # type: ignore[attr-defined]

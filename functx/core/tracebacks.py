@@ -31,6 +31,7 @@ def api_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     """Wrap the public function `fun` so that tracebacks of its errors show user frames alone."""
     boundary = wraps(fun)(unnamed_api_boundary(fun))
     boundary.filters_traceback = True  # type: ignore[attr-defined]
+    boundary.unfiltered = fun  # type: ignore[attr-defined]
     return boundary
 
 

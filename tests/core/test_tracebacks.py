@@ -147,3 +147,11 @@ def test_a_terminal_and_a_debugger_show_the_users_lines(tmp_path):
         assert all("train.py" in line for line in lines) and lines[-1].endswith(f"in {function}")
     told = run("-m", "pdb", "-c", "continue", str(script), "grad", commands="p x.shape\nq\nq\n")
     assert "(3,)" in told
+
+
+@pytest.mark.parametrize("mode", ["auto", "off"])
+def test_an_error_of_a_rule_is_no_mistake_in_the_arguments_of_the_transform(mode):
+    doubled = functx.custom_vjp(lambda x: 2 * x)
+    doubled.defvjp(lambda x: (2 * x, None), lambda _, ct: int("two"))
+    error = raised(lambda: functx.jvp(doubled, (1.0,), (1.0,)), mode)
+    assert type(error) is ValueError
