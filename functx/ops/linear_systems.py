@@ -429,11 +429,11 @@ def _unit_matrices(x: Value, n: int) -> Value:
 
 
 def _adjugates(x: Value, dx: Value) -> list[tuple[Value, Value]]:
-    """The candidates for adjugates, the transposes of cofactors, with their tangents; the last are right.
+    """Candidates for the adjugate of `x`, with their tangents; the last one is the adjugate.
 
-    Candidate k is right for the block of k rows and columns outside of which `x` is 0. All are polynomials,
-    by the method of Faddeev and LeVerrier: a <- tr(x a) / k - x a for k = 1 ... n - 1, from the unit matrix.
-    Digits are lost for many rows.
+    The adjugate is the transpose of the cofactors. If `x` is 0 outside of a block of k rows and columns,
+    the one at k - 1 holds the adjugate of the block. All are polynomials, by the method of Faddeev and
+    LeVerrier: a <- tr(x a) / k - x a for k = 1 ... n - 1, from the unit matrix. Digits are lost for many rows.
     """
     n = x.shape[-1]
     unit = _unit_matrices(x, n)
@@ -509,7 +509,7 @@ def _tangent_by_border(
     determinant = ops.mul(sign, cast_like(ops.exp(log_size), sign))
     # dp = -p dx p, dq = -p dx q, dw = -w dx p, dt = -w dx q, and d det(b) = det(b) tr(p dx).
     p_dx, w_dx = matmul_highest(p, dx), matmul_highest(w, dx)
-    # Of the block of t where d is 0.
+    # Where d is 1, b and t are parts of unit matrices: only the block of t where d is 0 counts.
     t, dt = ops.sub(t, corner), ops.neg(matmul_highest(w_dx, q))
     adjugate, change = _adjugate_of_block(t, dt, last)
     size_of_block = _trace(diagonal)

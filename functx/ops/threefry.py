@@ -52,7 +52,7 @@ class RandomSeed(Primitive):
 
 
 class _Threefry(Primitive, abstract=True):
-    """An operation of many steps, which XLA would compute in each reader if it fused them."""
+    """Hashes of many steps, which XLA must not fuse: each reader would compute them again."""
 
     differentiable = False
 

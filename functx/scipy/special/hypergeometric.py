@@ -38,7 +38,7 @@ class Hyp1F1(ParametricFunction):
         is_polynomial = (a <= 0.0) & (a == ops.floor(a))
         flipped = (x < 0.0) & ~is_polynomial
         first, z = ops.select(flipped, b - a, a), ops.select(flipped, -x, x)
-        # Half of exp(x) scales the terms, so that neither they nor their factor leave the range.
+        # exp(x) = root**2: one root scales the terms, the other their sum, so that neither leaves the range.
         root = ops.exp(0.5 * ops.select(flipped, x, 0.0))
         series = root + sum_series(
             lambda k: z / ((b + k - 1.0) * k),
