@@ -42,6 +42,15 @@ def test_typed_keys_are_verified_as_their_words():
     assert keys == jax.random.fold_in(jax.random.key(1), 2)
 
 
+@pytest.mark.parametrize("shape", [(), (0,)])
+def test_draws_of_no_dimension_and_for_no_keys_are_verified(shape):
+    keys = jax.random.split(jax.random.key(1), shape)
+    draw = functx.random.uniform
+    drawn = verify(functx.vmap(draw) if shape else draw)(keys)
+    assert drawn.shape == shape
+
+
+
 @pytest.mark.parametrize(
     "f",
     [

@@ -260,6 +260,9 @@ def vectorize_over_keys(function: Function) -> Definition:
     def vectorized(
         key: Array, *operands: Array, partitionable: bool = True, **params: object
     ) -> Array:
+        rows = key.reshape(-1, 2)
+        # One key tells the shape of the draws where there is none.
+        some = rows if len(rows) else np.zeros((1, 2), key.dtype)
         with jax.threefry_partitionable(partitionable):
             draws = [
                 np.asarray(
@@ -267,9 +270,9 @@ def vectorize_over_keys(function: Function) -> Definition:
                         jax.random.wrap_key_data(jax.numpy.asarray(words)), *operands, **params
                     )
                 )
-                for words in key.reshape(-1, 2)
+                for words in some
             ]
-        return np.stack(draws).reshape(*key.shape[:-1], *draws[0].shape)
+        return np.stack(draws)[: len(rows)].reshape((*key.shape[:-1], *draws[0].shape))
 
     return exact_dtypes(vectorized)
 
