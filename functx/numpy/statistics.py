@@ -115,6 +115,10 @@ def cov(
         # NumPy takes `y` of one row for a variable in any case.
         is_row = rowvar or aval_of(y).shape[:1] == (1,)
         x, other = promote(x, _observation_rows("cov", y, is_row))
+        if aval_of(x).shape[1] != aval_of(other).shape[1]:
+            raise ShapeError(
+                f"cov: m and y must have as many observations; got {aval_of(x)!r} and {aval_of(other)!r}"
+            )
         x = ops.concatenate([x, other], 0)
     if dtype is not None and not is_inexact(canonical_dtype(dtype)):
         raise DTypeError(f"cov: dtype must be a floating-point or complex dtype; got {dtype!r}")

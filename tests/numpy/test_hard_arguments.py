@@ -126,6 +126,7 @@ REFUSED = {
     "np.nanstd(c(1, 2j), where=b(1, 0), dtype='float32')": (DTypeError, "dtype must be complex"),
     "np.interp(1j, c(0, 2j), f(0, 1))": (DTypeError, "x and xp must be real; got c64"),
     "np.interp(1, f(0, 2), f(0, 1), period=f(1))": (ShapeError, "period must be a number"),
+    "np.cov(f(2, 3), f(4))": (ShapeError, "m and y must have as many observations; got f32"),
     "np.tril_indices('a')": (ArgumentError, "n must be an integer.*got 'a'"),
     "np.triu_indices(3, 0.5)": (ArgumentError, "k must be an integer.*got 0.5"),
     "np.diag_indices(2.5)": (ArgumentError, "n must be an integer.*got 2.5"),

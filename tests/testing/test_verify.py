@@ -50,7 +50,6 @@ def test_draws_of_no_dimension_and_for_no_keys_are_verified(shape):
     assert drawn.shape == shape
 
 
-
 @pytest.mark.parametrize(
     "f",
     [
