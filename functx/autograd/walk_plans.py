@@ -37,7 +37,7 @@ class NotPlannedError(Exception):
 
 
 class PlannedValue(NamedTuple):
-    """A value of a walk that is planned: operand `-1 - number` of the calls if that is negative, else a new one."""
+    """A value of a planned walk: a new value of the calls with this number, or operand `-1 - number` of them."""
 
     number: int
     aval: ShapedArray
@@ -46,9 +46,9 @@ class PlannedValue(NamedTuple):
 class NodeOfPlan(NamedTuple):
     """A node that a walk visits: an operation with this split, or a leaf.
 
-    `edges` has the position of each active operand, then that of its node in the order of the visits and the
-    number of the output. `reads` says whether the pullback reads what the node saved, and of a leaf whether
-    it has a `.grad`, which is added to.
+    `edges` has for each active operand its position, the position of its node in the order of the visits, and
+    which output of that node it is. `reads` says whether the pullback of an operation reads what the node
+    saved, and whether a leaf has a `.grad`, which is added to.
     """
 
     split: OperationSplit | None
@@ -65,7 +65,7 @@ class NodeOfPlan(NamedTuple):
 
 
 class PlannedGraph(NamedTuple):
-    """The nodes of a walk from one root, in the order of its visits, of which so many are leaves."""
+    """The nodes of a walk from one root, in the order of its visits, and how many of them are leaves."""
 
     nodes: Sequence[NodeOfPlan]
     leaves: int
@@ -124,9 +124,10 @@ class PlannedGraph(NamedTuple):
 
 
 class PlannedLeaf(NamedTuple):
-    """The leaf at `position`, and the number of its gradient; those of its `.grad`, and of their sum, if it has one.
+    """The leaf at `position` and its gradient; the `.grad` that it has `before`, and the `total` of both.
 
-    A number is that of a wanted value of the calls, or negative as that of a PlannedValue.
+    `gradient` is the index of a wanted value of the calls, or negative as the number of a PlannedValue.
+    `total` is such an index, -1 without a `.grad`.
     """
 
     position: int
@@ -202,7 +203,10 @@ class WalkPlan(NamedTuple):
 def set_gradients(
     leaves: Sequence[Any], gradients: Sequence[Any], totals: Sequence[Total | None]
 ) -> None:
-    """Sets `.grad` of leaves that had none, and adds to those of others, whose sums are known if nobody else does."""
+    """Sets `.grad` of leaves that have none, and adds to those of others.
+
+    `totals` are sums that were recorded, None for none; one is of no use if another thread has added since.
+    """
     numbers = [*map(id, leaves)]
     is_outside = running_step.begin_adding(numbers)
     late = []
@@ -330,7 +334,10 @@ class PlanningWalk(Walk):
 
 
 class KnownWalks:
-    """The walks with one key: the structure of the last one, how often in turn it was met, and its plan."""
+    """The walks with one key: the structure of the last one, how often in turn it was met, and its plan.
+
+    `misses` counts the walks that did not fit the plan.
+    """
 
     def __init__(self) -> None:
         self.plan: Any = None
@@ -342,7 +349,7 @@ class KnownWalks:
         return self.plan is None and self.count >= _COUNT_BEFORE_PLAN
 
     def make_plan(self, order: Sequence[Node], make: Callable[[], object]) -> None:
-        """Sets the plan to that which `make` returns, if the structure comes again; it may raise NotPlannedError."""
+        """Sets the plan to the result of `make`, which may raise NotPlannedError, if the structure is met again."""
         if structure_of(order) == self.structure:
             try:
                 self.plan = make()
