@@ -437,13 +437,11 @@ def _adjugates(x: Value, dx: Value) -> list[tuple[Value, Value]]:
     """
     n = x.shape[-1]
     unit = _unit_matrices(x, n)
-    found = [(unit, ops.zeros_like(x))]
+    found, products = [(unit, ops.zeros_like(x))], (x, dx)
     for k in range(1, n):
-        a, da = found[-1]
-        product = matmul_highest(x, a)
-        change = ops.add(matmul_highest(dx, a), matmul_highest(x, da))
-        pairs = [(_scaled(unit, ops.div(_trace(y), k)), y) for y in (product, change)]
-        found.append((ops.sub(*pairs[0]), ops.sub(*pairs[1])))
+        a, da = [ops.sub(_scaled(unit, ops.div(_trace(y), k)), y) for y in products]
+        found.append((a, da))
+        products = matmul_highest(x, a), ops.add(matmul_highest(dx, a), matmul_highest(x, da))
     return found
 
 

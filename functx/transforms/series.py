@@ -360,13 +360,14 @@ class SeriesEvaluator:
         return Coefficient(value, degree)
 
     def add(self, terms: Sequence[Coefficient]) -> Coefficient | None:
-        """The sum of coefficients of one degree; None without any."""
+        """The sum of coefficients, None without any; UncollapsedError if they have several degrees."""
         if not terms:
             return None
+        degree = self.curves.common_degree([c.degree for c in terms])
         total = terms[0].value
         for c in terms[1:]:
             total = ops.add(total, c.value)
-        return Coefficient(total, terms[0].degree)
+        return Coefficient(total, degree)
 
     def bind(
         self,
