@@ -336,7 +336,8 @@ class PlanningWalk(Walk):
 class KnownWalks:
     """The walks with one key: the structure of the last one, how often in turn it was met, and its plan.
 
-    `misses` counts the walks that did not fit the plan.
+    `misses` counts the walks that did not fit the plan. After a walk that cannot be planned, `count` is
+    negative until so many walks have passed.
     """
 
     def __init__(self) -> None:
@@ -363,6 +364,9 @@ class KnownWalks:
             if self.misses < _MISSES:
                 return
             self.plan, self.misses = None, 0
+        if self.count < 0:
+            self.count += 1
+            return
         structure = structure_of(order)
         self.count = self.count + 1 if structure == self.structure else min(self.count + 1, 1)
         self.structure = structure
