@@ -9,8 +9,8 @@ from functx import ops
 from functx.autograd.engine import Walk, array_of_gradient, running_walk, visiting_order
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import GradientEdge, Pullback
+from functx.autograd.planned_walks import run_walk
 from functx.autograd.variable import Variable, as_variable
-from functx.autograd.walk_plans import run_walk
 from functx.core.argument_errors import with_explained_errors
 from functx.core.errors import (
     AutogradInTransformError,

@@ -637,12 +637,7 @@ def add_to_grad(
                         value = total.value
                     else:
                         value = record(_add, (recorded, gradient.read()))
-                    # A walk that follows a plan sets no modes; the history of `before` stays as it is.
-                    restore_modes = set_modes(False, stops_traced=False)
-                    try:
-                        before.write(make_variable(value, None))
-                    finally:
-                        restore_modes()
+                    before.write(make_variable(value, None))
     finally:
         if is_outside:
             running_step.end_adding(numbers)

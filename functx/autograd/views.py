@@ -159,15 +159,6 @@ def write(x: Variable, new: Variable) -> None:
     first, states = x, []
     if (watch := operand_watch.get()) is not None:
         watch((x,))
-    if x._view is None and not step_traces.count:
-        # As below, in fewer calls.
-        new, edge = written(x, new)
-        recorded = new._recorded if new._view is None else new.read()
-        counter = x._counter or x.version_counter
-        counter.add()
-        x._replace(recorded, edge, new._dual)
-        x._writes_read = counter.writes
-        return
     while True:
         if step_traces.count:
             capture_in_step(x)

@@ -202,7 +202,7 @@ def explain_call(error: Exception) -> None:
             raise ArgumentError(
                 f"{name}: a function must take the arguments that it is called with; got a call for which {error}",
                 *_definition_of(fun),
-                # Those of a decorated function are the parameters of its wrapper.
+                # A decorated function is called with the parameters of its wrapper.
                 fix=f"Its parameters: {_parameters(signature(fun, follow_wrapped=False))}.",
             ) from None
 

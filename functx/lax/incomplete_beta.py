@@ -58,7 +58,7 @@ class IncompleteBeta(ParametricFunction):
         # At the point that holds the whole distribution, SciPy's convention.
         is_high = (at_zero & (x > 0.0)) | (at_one & (x == 1.0))
         value = ops.select(at_zero | at_one, ops.select(is_high, high, low), math.nan)
-        proper = (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)
+        proper = are_proper(a, b)
         value = ops.select((x == 0.0) & (proper | at_one), low, value)
         value = ops.select((x == 1.0) & (proper | at_zero), high, value)
         valid = (a >= 0.0) & (b >= 0.0) & (x >= 0.0) & (x <= 1.0)
@@ -101,7 +101,7 @@ class BetaDensity(ParametricFunction):
         powers = powers_by_beta(safe_a, safe_b, safe_x, (p, q))
         inner = reduce(ops.mul, [powers, *factors, *others])
         at_end = ops.select(x == 0.0, _at_zero(a, m, b, n), _at_zero(b, n, a, m))
-        proper = (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)
+        proper = are_proper(a, b)
         is_end = ((x == 0.0) | (x == 1.0)) & proper
         valid = (a >= 0.0) & (b >= 0.0) & (x >= 0.0) & (x <= 1.0)
         ends = ops.select(is_end, at_end, ops.zeros_like(x))
@@ -146,8 +146,12 @@ def _at_zero(a: Value, m: int, b: Value, n: int) -> Value:
 
 
 def _is_inside(a: Value, b: Value, x: Value) -> Value:
-    positive = (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)
-    return positive & (x > 0.0) & (x < 1.0)
+    return are_proper(a, b) & (x > 0.0) & (x < 1.0)
+
+
+def are_proper(a: Value, b: Value) -> Value:
+    """Whether there is a beta distribution with the parameters a and b: both are positive and finite."""
+    return (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)
 
 
 def powers_by_beta(

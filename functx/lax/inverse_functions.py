@@ -15,6 +15,7 @@ from functx.lax.gamma_ratios import lgamma_of_one_plus, log_gamma_ratio
 from functx.lax.incomplete_beta import (
     BetaDensity,
     IncompleteBeta,
+    are_proper,
     incomplete_betas,
     powers_by_beta,
 )
@@ -100,7 +101,7 @@ class InverseIncompleteBeta(KernelFunction):
 
     def kernel(self, *args: Value) -> Value:
         a, b, given = args
-        proper = (a > 0.0) & (b > 0.0) & (a < math.inf) & (b < math.inf)
+        proper = are_proper(a, b)
         inside = proper & (given > 0.0) & (given < 1.0)
         a, b = ops.select(inside, a, 1.0), ops.select(inside, b, 1.0)
         t = beta_quantile_logit(a, b, *_tails(ops.select(inside, given, 0.5), self.is_upper))

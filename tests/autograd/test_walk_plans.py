@@ -8,7 +8,8 @@ import pytest
 import functx.numpy as np
 from functx.autograd import Variable, grad, no_grad, recorded
 from functx.autograd.compiled.plans import CapturePlan
-from functx.autograd.walk_plans import WalkPlan, known_walks
+from functx.autograd.planned_walks import known_walks
+from functx.autograd.walk_plans import WalkPlan
 from functx.compiled_autograd import counters, disable, enable, reset
 from functx.core.errors import FreedValueError, SavedValueError
 

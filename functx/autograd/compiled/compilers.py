@@ -19,8 +19,8 @@ from functx.autograd.compiled.run import WalkRun
 from functx.autograd.compiled.stages import Stages, cut_into_stages
 from functx.autograd.engine import Walk
 from functx.autograd.nodes import GradientEdge
+from functx.autograd.planned_walks import KnownWalks, known_walks_of, plan_key
 from functx.autograd.recording import Recording, current_recording
-from functx.autograd.walk_plans import KnownWalks, known_walks_of, plan_key
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.context import ContextValue
