@@ -19,6 +19,7 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 import jax
 import numpy as np
 import pytest
+from jax.extend.mlir import ir
 
 import functx
 from functx.core.tracing import program_checks
@@ -28,6 +29,11 @@ jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_disable_most_optimizations", True)
 # Without a directory for compiled programs the cache finds none, but takes a hash of each.
 jax.config.update("jax_enable_compilation_cache", False)
+
+
+# JAX makes a context for each program and loads all dialects of MLIR into it, which takes longer than
+# most lowerings of the suite. Others than func are loaded where they are registered or parsed.
+ir.Context.load_all_available_dialects = lambda context: context.d["func"]
 
 program_checks.enabled = True
 # Where a test fails, functx's own frames are what is to be seen.

@@ -27,10 +27,14 @@ def parameter_derivative(
     if i is None:
         return function(*args)
     order, rest = orders[i], [0 if j == i else n for j, n in enumerate(orders)]
+    shape = np.broadcast_shapes(*[x.shape for x in args])
     total, radius, count = 0.0, np.maximum(0.25 * np.abs(args[i].real), least_radius), 32
-    for turn in np.exp(2j * np.pi * np.arange(count) / count):
-        moved = [x + radius * turn if j == i else x for j, x in enumerate(args)]
-        total = total + parameter_derivative(function, rest, moved, least_radius) * turn**-order
+    turns = np.exp(2j * np.pi * np.arange(count) / count).reshape(count, *[1] * len(shape))
+    # Those of small operands in one call.
+    for some in [turns] if math.prod(shape) < 1000 else np.split(turns, count):
+        moved = [x + radius * some if j == i else x for j, x in enumerate(args)]
+        values = parameter_derivative(function, rest, moved, least_radius) * some**-order
+        total = total + values.sum(axis=0)
     return total * math.factorial(order) / (count * radius**order)
 
 
@@ -56,7 +60,7 @@ def IncompleteGamma(a: Array, x: Array, is_upper: bool, orders: Sequence[int]) -
 
     a, x = np.broadcast_arrays(a, x)
     inside = (x > 0) & (x < np.inf)
-    value = parameter_derivative(lower, orders, [a + 0j, np.where(inside, x, 1.0) + 0j]).real
+    value = parameter_derivative(lower, orders, [a, np.where(inside, x, 1.0)]).real
     return np.where(inside, -value if is_upper else value, 0.0)
 
 
@@ -69,8 +73,9 @@ def lower_beta(a: Array, b: Array, x: Array) -> Array:
     gamma = scipy.special.loggamma
     scale = np.exp(a * np.log(x) + gamma(a + b) - gamma(a) - gamma(b))
     return scale * over_half_line(
-        lambda s: np.exp(
-            -a[..., None] * s + (b[..., None] - 1) * np.log1p(-x[..., None] * np.exp(-s))
+        lambda s: (
+            np.exp(-a[..., None] * s)
+            * np.exp((b[..., None] - 1) * np.log1p(-x[..., None] * np.exp(-s)))
         )
     )
 
@@ -81,7 +86,7 @@ def IncompleteBeta(a: Array, b: Array, x: Array, is_upper: bool, orders: Sequenc
 
     a, b, x = np.broadcast_arrays(a, b, x)
     inside = (x > 0) & (x < 1)
-    args = [a + 0j, b + 0j, np.where(inside, x, 0.5) + 0j]
+    args = [a, b, np.where(inside, x, 0.5)]
     value = parameter_derivative(lower_beta, orders, args).real
     return np.where(inside, -value if is_upper else value, 0.0)
 
