@@ -130,7 +130,7 @@ def call_and_write_back(
     return out, others
 
 
-def has_type_of(new: Any, before: Any) -> bool:
+def has_type_of(new: object, before: object) -> bool:
     """Whether two arrays have one shape and one dtype."""
     aval, old = aval_of(new), aval_of(before)
     return (aval.shape, aval.dtype) == (old.shape, old.dtype)
@@ -143,7 +143,7 @@ class GivenState(NamedTuple):
     dictionaries: Sequence[Mapping[str, Any]]
 
     @staticmethod
-    def of(state: Any) -> GivenState:
+    def of(state: object) -> GivenState:
         """The state that a user gave: a dictionary, several, or pairs of a name and a value."""
         given = GivenState(state, (state,)) if isinstance(state, Mapping) else _join_items(state)
         kinds = {*map(type, given.values)}, {*map(type, given.values.values())}
@@ -151,7 +151,7 @@ class GivenState(NamedTuple):
             _check_items(given.values)
         return given
 
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Puts a new value in the dictionary that gave the one before."""
         for dictionary in self.dictionaries:
             if name in dictionary and isinstance(dictionary, MutableMapping):
@@ -233,7 +233,7 @@ def _with_tied(
     return whole, found
 
 
-def _is_same(x: Any, y: Any) -> bool:
+def _is_same(x: object, y: object) -> bool:
     return x is y or (isinstance(x, (int, float, complex)) and type(x) is type(y) and x == y)
 
 
@@ -301,7 +301,7 @@ def _is_array(x: object) -> bool:
 
 
 def create_functional_call(
-    module: Any, spec: tree.TreeDef, n: int, store_original: bool = False
+    module: object, spec: tree.TreeDef, n: int, store_original: bool = False
 ) -> Callable[..., tuple[Any, ...] | list[Any]]:
     """A function of flat parameters, then the arguments of `module`, that calls the module with them.
 
@@ -332,7 +332,7 @@ def create_functional_call(
             fix="Pass flat, spec = functx.tree.flatten(parameters), and n = len(flat).",
         )
 
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, ...] | list[Any]:
+    def call(*args: object, **kwargs: object) -> tuple[Any, ...] | list[Any]:
         if len(args) < n:
             raise FunctionalCallCountError(
                 f"{name}: the call must begin with {n} parameters; got {len(args)} arguments",

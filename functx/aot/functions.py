@@ -244,7 +244,7 @@ class AotFunction:
             result = self.with_state.call(*args, **kwargs, **{KEYWORD: state.argument})
         return state.take(result)
 
-    def is_static(self, x: Any) -> bool:
+    def is_static(self, x: object) -> bool:
         """Whether an argument is passed on as it is: what is no array, and numbers unless they are dynamic."""
         kind = type(x)
         if kind in NUMBER_TYPES:
@@ -366,7 +366,7 @@ def is_concrete(x: object) -> bool:
     )
 
 
-def static_key(x: Any, label: str) -> Hashable:
+def static_key(x: object, label: str) -> Hashable:
     """The key of an argument that is no array; StaticArgumentError if it cannot be hashed."""
     kind = type(x)
     if kind is float or kind is complex:

@@ -123,7 +123,7 @@ def as_tuple(out: PyTree) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
-def words_of_number(x: Any, label: str) -> Any:
+def words_of_number(x: object, label: str) -> Any:
     """A seed or an offset as two words."""
     try:
         aval = aval_of(x)
@@ -146,7 +146,7 @@ def words_of_number(x: Any, label: str) -> Any:
     )
 
 
-def offset_like(given: Any, words: Any) -> Any:
+def offset_like(given: object, words: object) -> Any:
     """The new offset as the one that was given: a uint64 if that was a number, else two words."""
     if type(given) is not int and not isinstance(given, np.generic):
         return words

@@ -222,7 +222,7 @@ Roots = Sequence[tuple[Any, Any]]
 """Variables, edges or traced values, each with its gradient."""
 
 
-def root_gradients(label: str, roots: Sequence[Any], gradients: Any, batched: bool) -> Roots:
+def root_gradients(label: str, roots: Sequence[Any], gradients: object, batched: bool) -> Roots:
     """Each root with its gradient, which is 1 by default for a single real element."""
     values = [None] * len(roots) if gradients is None else as_list(gradients)
     if len(values) != len(roots):
@@ -237,7 +237,7 @@ def root_gradients(label: str, roots: Sequence[Any], gradients: Any, batched: bo
     ]
 
 
-def root_gradient(label: str, i: int, root: Any, value: Any, batched: bool) -> Any:
+def root_gradient(label: str, i: int, root: object, value: object, batched: bool) -> Any:
     """The gradient of root number `i`, in the dtype of the root."""
     if not isinstance(root, (Tracer, GradientEdge)):
         raise NoHistoryError(
@@ -316,7 +316,7 @@ def walk_backward(
     return [None if g is None else walk.variable_of(g) for g in gradients]
 
 
-def edge_of_input(label: str, i: int, x: Any) -> GradientEdge:
+def edge_of_input(label: str, i: int, x: object) -> GradientEdge:
     """The edge of input number `i`; NoHistoryError if it does not require a gradient."""
     if isinstance(x, GradientEdge):
         return x
@@ -332,7 +332,7 @@ def edge_of_input(label: str, i: int, x: Any) -> GradientEdge:
 
 def batched_gradients(
     roots: Sequence[Any],
-    grad_outputs: Any,
+    grad_outputs: object,
     retain_graph: bool | None,
     create_graph: bool,
     inputs: Sequence[Any],
@@ -341,7 +341,7 @@ def batched_gradients(
     _, batches = zip(*root_gradients("grad", roots, grad_outputs, batched=True), strict=True)
     is_used: list[bool] = []
 
-    def walk_once(*gradients: Any) -> list[Any]:
+    def walk_once(*gradients: object) -> list[Any]:
         pairs = list(zip(roots, gradients, strict=True))
         results = walk_backward(pairs, retain_graph, create_graph, inputs, accumulate=False)
         is_used[:] = [g is not None for g in results]
@@ -353,7 +353,7 @@ def batched_gradients(
     return [as_variable(next(results)) if used else None for used in is_used]
 
 
-def batched_dims(roots: Sequence[Any], grad_outputs: Any) -> tuple[int | None, ...]:
+def batched_dims(roots: Sequence[Any], grad_outputs: object) -> tuple[int | None, ...]:
     """The batch axis of each gradient, None if it was left out; GradientCountError if all were."""
     values = [None] * len(roots) if grad_outputs is None else as_list(grad_outputs)
     if all([value is None for value in values]):
@@ -366,7 +366,7 @@ def batched_dims(roots: Sequence[Any], grad_outputs: Any) -> tuple[int | None, .
 
 
 def grad_of_traced(
-    roots: Sequence[Any], grad_outputs: Any, batched: bool, inputs: Sequence[Any]
+    roots: Sequence[Any], grad_outputs: object, batched: bool, inputs: Sequence[Any]
 ) -> list[Any]:
     """The gradients of traced values in traced values, as equations of their trace."""
     check_traced(roots, inputs)
@@ -388,7 +388,7 @@ def grad_of_traced(
     pullback = cached_rewrite(Pullback(active, masked=False), program)
     operands = [Tracer(v, builder) for v in program.inputs]
 
-    def pull_back(*cts: Any) -> Sequence[Any]:
+    def pull_back(*cts: object) -> Sequence[Any]:
         # The masks of the gradients follow them, which are zero where these are false.
         return apply(None, pullback, [*cts, *operands])[: len(varying)]
 

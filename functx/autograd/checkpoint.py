@@ -29,7 +29,7 @@ from functx.core import tree
 from functx.core.backend import backend
 from functx.core.context import ContextValue
 from functx.core.errors import ArgumentError, CheckpointError, SavedValueError
-from functx.core.generator_state import DEFAULT_STATE
+from functx.core.generator_state import DEFAULT_STATE, StateWords
 from functx.core.program import Program, Var
 from functx.core.replaced_state import replaced_state, state_of_call
 from functx.core.source_info import warn_at_user_line
@@ -92,7 +92,7 @@ class Arguments:
         self.leaves = [self.saved(x) for x in leaves]
 
     @staticmethod
-    def saved(x: Any) -> Any:
+    def saved(x: object) -> Any:
         """An argument with its present value, packed if saved-tensor hooks are active."""
         if isinstance(x, np.ndarray):
             return np.array(x)
@@ -141,7 +141,9 @@ class CheckpointedCall(SavedTensorHooks):
     def label(self) -> str:
         return "checkpoint"
 
-    def __init__(self, function: Function, args: PyTree, kwargs: PyTree, state: Any):
+    def __init__(
+        self, function: Function, args: PyTree, kwargs: PyTree, state: GlobalRandomState | None
+    ):
         self.function, self.state, self.replaced = function, state, replaced_state()
         self.arguments = Arguments((args, kwargs))
         self.avals: list[ShapedArray] = []
@@ -336,30 +338,42 @@ def new_counter(x: Variable, use: FirstUse) -> VersionCounter:
     return counter
 
 
-def watching(watch: Callable[[Sequence[Variable]], None]) -> ContextValue:
+def watching(
+    watch: Callable[[Sequence[Variable]], None],
+) -> ContextValue[Callable[[Sequence[Any]], None] | None]:
     """A context in which `watch` gets the Variables among the operands of each operation."""
     return ContextValue(
         operand_watch, lambda args: watch([x for x in args if isinstance(x, Variable)])
     )
 
 
-def random_state() -> tuple[Any, Any, Any]:
+class GlobalRandomState(NamedTuple):
+    """The states of the global generators: of Python, of NumPy, and the default one of functx.
+
+    The last is None where it must not be read: JAX may trace a function that does not draw.
+    """
+
+    python: tuple[Any, ...]
+    numpy: Any
+    words: StateWords | None
+
+
+def random_state() -> GlobalRandomState:
     """The states of the global generators of Python and NumPy, and of the default one of functx."""
-    # JAX may trace a function that does not draw.
     words = None if backend.jax_is_tracing() else DEFAULT_STATE.read()
-    return random.getstate(), np.random.get_state(), words
+    return GlobalRandomState(random.getstate(), np.random.get_state(), words)
 
 
-def set_random_state(state: tuple[Any, Any, Any]) -> None:
+def set_random_state(state: GlobalRandomState) -> None:
     """Sets the states of the global generators of Python and NumPy, and of the default one of functx."""
-    random.setstate(state[0])
-    np.random.set_state(state[1])
-    if state[2] is not None:
-        DEFAULT_STATE.store(state[2])
+    random.setstate(state.python)
+    np.random.set_state(state.numpy)
+    if state.words is not None:
+        DEFAULT_STATE.store(state.words)
 
 
 @contextmanager
-def random_state_of(state: tuple[Any, Any, Any] | None) -> Iterator[None]:
+def random_state_of(state: GlobalRandomState | None) -> Iterator[None]:
     """A context in which the generators continue from `state`, if it is known."""
     if state is None:
         yield
@@ -372,7 +386,7 @@ def random_state_of(state: tuple[Any, Any, Any] | None) -> Iterator[None]:
         set_random_state(before)
 
 
-def call_reentrant(function: Function, args: PyTree, state: Any) -> PyTree:
+def call_reentrant(function: Function, args: PyTree, state: GlobalRandomState | None) -> PyTree:
     """The result of a call as one node, whose pullback recomputes the call."""
     arguments = Arguments((args, {}))
     if not any(arguments.edges):
@@ -402,7 +416,7 @@ class ReentrantNode(Node):
         function: Function,
         arguments: Arguments,
         captures: CapturedVariables,
-        state: Any,
+        state: GlobalRandomState | None,
         outs: Sequence[ShapedArray],
     ):
         super().__init__("checkpoint", arguments.edges, outs)

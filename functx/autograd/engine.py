@@ -394,7 +394,7 @@ class Walk:
             if known.isdisjoint(used[k]):
                 results[i] = None
 
-    def unpack(self, node: OperationNode, saved: Any) -> Any:
+    def unpack(self, node: OperationNode, saved: object) -> Any:
         """A residual as a value of the walk; SavedValueError if it was written to since."""
         if type(saved) is Recorded:
             return saved if self.has_recorded_values else make_variable(saved, None)
@@ -439,7 +439,7 @@ class Walk:
         return gradients
 
     def replaced(
-        self, label: str, value: Any, aval: ShapedArray, before: Gradient | None
+        self, label: str, value: object, aval: ShapedArray, before: Gradient | None
     ) -> Gradient:
         """The gradient that a hook returned in place of `before`.
 

@@ -85,7 +85,7 @@ class Function(FunctionMethods):
 
     @classmethod
     @api_boundary
-    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls, *args: object, **kwargs: object) -> Any:
         """The output of `forward`, whose derivatives are those of the class."""
         inputs, keywords = bind_arguments(cls, args, kwargs)
         if current_builder.get() is not None or has_jax_tracers(

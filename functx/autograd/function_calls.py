@@ -50,7 +50,7 @@ def run_forward(
     function: type[FunctionMethods],
     context: FunctionContext,
     keywords: dict[str, Any],
-    *inputs: Any,
+    *inputs: object,
 ) -> Any:
     """The output of `forward`."""
     if defines(function, "setup_context"):
@@ -59,7 +59,10 @@ def run_forward(
 
 
 def call_setup_context(
-    function: type[FunctionMethods], context: FunctionContext, inputs: tuple[Any, ...], output: Any
+    function: type[FunctionMethods],
+    context: FunctionContext,
+    inputs: tuple[Any, ...],
+    output: object,
 ) -> None:
     """Calls `setup_context`, unless `forward` takes the context."""
     if defines(function, "setup_context"):
@@ -117,7 +120,7 @@ class FunctionNode(Node):
         return self.context.__dict__["_functx_saved"]
 
     @saved.setter
-    def saved(self, saved: Any) -> None:
+    def saved(self, saved: object) -> None:
         self.context.__dict__["_functx_saved"] = saved
 
     @property
@@ -309,7 +312,7 @@ def results_of_call(
     return results, by_id
 
 
-def is_made_by_call(x: Any, writes: dict[int, int]) -> bool:
+def is_made_by_call(x: object, writes: dict[int, int]) -> bool:
     """Whether `forward` made the output `x`, or wrote to it.
 
     `writes` has the number of writes to each input before the call.
@@ -344,7 +347,7 @@ def base_among(x: Variable, inputs: Sequence[Any]) -> Variable | None:
     return None
 
 
-def written_input(x: Any, edge: GradientEdge | None, version: int) -> Any:
+def written_input(x: object, edge: GradientEdge | None, version: int) -> Any:
     """An input that `forward` wrote to, with the history of the call.
 
     `version` is its version before the call.
@@ -403,7 +406,7 @@ def set_tangents(
         keep_until_exit(out)
 
 
-def check_dirty_tangent(name: str, x: Variable, tangent: Any, before: Any) -> None:
+def check_dirty_tangent(name: str, x: Variable, tangent: object, before: object) -> None:
     """Raise FunctionContextError unless the tangent of a dirty input is the one that it had."""
     if tangent is not before or x.is_view:
         raise FunctionContextError(

@@ -177,6 +177,6 @@ def saved_values(
     return [save(x) for x in arrays]
 
 
-def is_among(x: Any, arrays: Sequence[Any]) -> bool:
+def is_among(x: object, arrays: Sequence[Any]) -> bool:
     """Whether `x` is one of `arrays`, the same object."""
     return any([x is y for y in arrays])

@@ -76,7 +76,7 @@ class FunctionOutput:
         self.arrays, self.layout = arrays, layout
 
     @staticmethod
-    def of(output: Any, inputs: Sequence[Any]) -> FunctionOutput:
+    def of(output: object, inputs: Sequence[Any]) -> FunctionOutput:
         """The arrays and the layout of the output of `forward`."""
         outputs = output if isinstance(output, tuple) else (output,)
         arrays = [x for x in outputs if is_array(x)]
@@ -119,7 +119,7 @@ class FunctionRules(CustomVJPFunction):
     symbolic_zeros = jvp_symbolic_zeros = True
 
     def __init__(self, function: type[FunctionMethods], static: tuple[int, ...]):
-        def forward(keywords: tuple[tuple[str, Any], ...], *inputs: Any) -> FunctionOutput:
+        def forward(keywords: tuple[tuple[str, Any], ...], *inputs: object) -> FunctionOutput:
             output = FunctionOutput.of(function.forward(*inputs, **dict(keywords)), inputs)
             for x in output.layout.static.values():
                 if any([isinstance(leaf, Tracer) for leaf in tree.leaves(x)]):
@@ -144,7 +144,7 @@ class FunctionRules(CustomVJPFunction):
     def is_function_of(self, other: object) -> bool:
         return isinstance(other, FunctionRules) and self.function is other.function
 
-    def forward_rule(self, keywords: Any, *args: Any) -> tuple[FunctionOutput, dict[str, Any]]:
+    def forward_rule(self, keywords: object, *args: object) -> tuple[FunctionOutput, dict[str, Any]]:
         """The output, and the attributes of the context."""
         perturbed = tuple([isinstance(x, CustomVJPPrimal) and x.perturbed for x in args])
         inputs = tuple([x.value if isinstance(x, CustomVJPPrimal) else x for x in args])
@@ -152,7 +152,7 @@ class FunctionRules(CustomVJPFunction):
         return output, {"context": dict(context.__dict__), "types": types}
 
     def call(
-        self, keywords: Any, inputs: tuple[Any, ...], needs_input_grad: tuple[bool, ...]
+        self, keywords: object, inputs: tuple[Any, ...], needs_input_grad: tuple[bool, ...]
     ) -> tuple[FunctionOutput, FunctionContext, CallTypes]:
         """A call whose context is set up.
 

@@ -44,7 +44,11 @@ FORWARD, REVERSE = "forward-mode", "reverse-mode"
 
 @api_boundary
 def vjp(
-    func: Function, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Function,
+    inputs: object,
+    v: object = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> tuple[Any, Any]:
     """The outputs of `func` at `inputs`, and the product of `v` with its Jacobian.
 
@@ -68,8 +72,8 @@ def vjp(
 @api_boundary
 def jvp(
     func: Function,
-    inputs: Any,
-    v: Any = None,
+    inputs: object,
+    v: object = None,
     create_graph: bool = False,
     strict: bool = False,
     strategy: str = REVERSE,
@@ -99,7 +103,7 @@ def jvp(
         return call.results_with(tangents, "output", "first derivative")
 
 
-def jvp_by_duals(func: Function, inputs: Any, v: Any, create_graph: bool) -> tuple[Any, Any]:
+def jvp_by_duals(func: Function, inputs: object, v: object, create_graph: bool) -> tuple[Any, Any]:
     """`jvp` by dual numbers."""
     tangents: list[Any] = []
 
@@ -127,7 +131,7 @@ def jvp_by_duals(func: Function, inputs: Any, v: Any, create_graph: bool) -> tup
 @api_boundary
 def jacobian(
     func: Function,
-    inputs: Any,
+    inputs: object,
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -155,7 +159,7 @@ def jacobian(
 @api_boundary
 def hessian(
     func: Function,
-    inputs: Any,
+    inputs: object,
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -175,7 +179,7 @@ def hessian(
     """
     is_single = not isinstance(inputs, tuple)
 
-    def gradient(*xs: Any) -> Any:
+    def gradient(*xs: object) -> Any:
         outputs, is_single_output = as_arrays("hessian", "the result of func", func(*xs))
         check_scalar("hessian", outputs, is_single_output)
         slopes = gradients(outputs, xs, [None], create_graph=True)
@@ -190,7 +194,11 @@ def hessian(
 
 @api_boundary
 def vhp(
-    func: Function, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Function,
+    inputs: object,
+    v: object = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> tuple[Any, Any]:
     """The output of `func`, one array of one element, and the product of `v` with its Hessian.
 
@@ -212,7 +220,11 @@ def vhp(
 
 @api_boundary
 def hvp(
-    func: Function, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Function,
+    inputs: object,
+    v: object = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> tuple[Any, Any]:
     """The output of `func`, one array of one element, and the product of its Hessian with `v`.
 
@@ -237,7 +249,7 @@ def hvp(
 def jacobian_of(
     name: str,
     func: Function,
-    inputs: Any,
+    inputs: object,
     create_graph: bool,
     strict: bool,
     vectorize: bool,
@@ -285,11 +297,11 @@ def forward_columns(name: str, func: Function, call: FunctionalCall, j: int) -> 
     if not x.size or not is_inexact(x.dtype) or not any(is_varying):
         return [None] * len(call.outputs)
 
-    def varying(*xs: Any) -> list[Any]:
+    def varying(*xs: object) -> list[Any]:
         outputs, _ = as_arrays(name, "the result of func", func(*xs))
         return [y for y, keep in zip(outputs, is_varying, strict=True) if keep]
 
-    def column(unit: Any) -> Any:
+    def column(unit: object) -> Any:
         tangents = [unit if k == j else None for k in range(len(call.inputs))]
         return traced_jvp(varying, tuple(call.inputs), tangents)[1]
 

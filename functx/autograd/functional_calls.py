@@ -41,7 +41,7 @@ class FunctionalCall:
     their history. With `strict`, each output must depend on a value that requires a gradient.
     """
 
-    def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool):
+    def __init__(self, name: str, func: Function, inputs: object, create_graph: bool, strict: bool):
         check_callable(func, name)
         self.name, self.create_graph, self.strict = name, create_graph, strict
         arrays, self.is_single_input = as_arrays(name, "inputs", inputs)
@@ -124,7 +124,7 @@ def as_arrays(function: str, argument: str, values: Any) -> tuple[list[Any], boo
     return [x if isinstance(x, Tracer) else as_variable(x) for x in arrays], is_single
 
 
-def vector_for(name: str, v: Any, templates: Sequence[Any], kind: str) -> list[Any]:
+def vector_for(name: str, v: object, templates: Sequence[Any], kind: str) -> list[Any]:
     """The entries of the vector `v`, one for each of `templates`, of the `kind` input or output.
 
     For one template of a single element, `v` may be left out: the entry is None.

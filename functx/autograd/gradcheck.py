@@ -14,7 +14,7 @@ from functx.core.errors import GradcheckError, OnceDifferentiableError
 from functx.core.typing import Function, PyTree
 
 
-def gradcheck(func: Function, inputs: PyTree, **options: Any) -> bool:
+def gradcheck(func: Function, inputs: PyTree, **options: object) -> bool:
     """Compare the Jacobians that walks compute for `func` with central differences.
 
     This is `functx.testing.gradcheck`, with its options and checks, for a function that runs on
@@ -49,7 +49,7 @@ def gradgradcheck(
     gen_non_contig_grad_outputs: bool = False,
     check_rev_over_rev: bool = True,
     check_fwd_over_rev: bool = False,
-    **options: Any,
+    **options: object,
 ) -> bool:
     """Compare the second derivatives of `func` with central differences of its gradients.
 

@@ -50,7 +50,7 @@ def register_multi_grad_hook(
     return joined([x.register_hook(hook.of_value(i)) for i, x in enumerate(tensors)])
 
 
-def edge_of(x: Any, function: str) -> GradientEdge:
+def edge_of(x: object, function: str) -> GradientEdge:
     """The edge of a Variable; HookTargetError if it has none."""
     if not isinstance(x, Variable):
         error = HookTargetError(

@@ -507,7 +507,7 @@ def on_device(x: Recorded) -> Any:
     return value
 
 
-def private(aval: ShapedArray, value: Any) -> Recorded:
+def private(aval: ShapedArray, value: object) -> Recorded:
     """A value that nobody else refers to."""
     recorded = Recorded(aval, None, 0)
     recorded.value, recorded.is_private, recorded.captured_by = value, True, None

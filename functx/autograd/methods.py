@@ -182,7 +182,7 @@ _nonzero_operand = lru_cache(maxsize=4096, typed=True)(literal)
 def _define_method(name: str) -> None:
     fun = getattr(Tracer, name)
 
-    def method(self: Variable, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Variable, *args: object, **kwargs: object) -> Any:
         out = record_function(fun, (self,), args, kwargs)
         if out is self and context_builder() is None:
             # A view of all elements has a node and hooks of its own.
@@ -235,7 +235,7 @@ for _name in [
     _define_method(_name)
 
 
-def before_write(x: Variable, other: Any) -> Variable:
+def before_write(x: Variable, other: object) -> Variable:
     """The value as an array of its own, which nodes can save while `x` is written to.
 
     In a trace it is the array itself, which the trace captures.
@@ -251,7 +251,7 @@ def before_write(x: Variable, other: Any) -> Variable:
     return copy
 
 
-def takes_whole(x: Variable, value: Any, operation: str) -> bool:
+def takes_whole(x: Variable, value: object, operation: str) -> bool:
     """Whether a value can be written to the whole array as it is; the array is writable then."""
     if (
         type(value) is not Variable

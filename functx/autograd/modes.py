@@ -179,14 +179,14 @@ def decorate(fun: Callable[..., Any], make: Callable[[], ModeContext]) -> Callab
     if inspect.isgeneratorfunction(fun):
 
         @wraps(fun)
-        def generator(*args: Any, **kwargs: Any) -> Any:
+        def generator(*args: object, **kwargs: object) -> Any:
             return (yield from run_in_steps(fun(*args, **kwargs), make))
 
         return generator
     if inspect.isasyncgenfunction(fun):
 
         @wraps(fun)
-        async def async_generator(*args: Any, **kwargs: Any) -> Any:
+        async def async_generator(*args: object, **kwargs: object) -> Any:
             inner = fun(*args, **kwargs)
             step, value = inner.asend, None
             while True:
@@ -206,13 +206,13 @@ def decorate(fun: Callable[..., Any], make: Callable[[], ModeContext]) -> Callab
     if inspect.iscoroutinefunction(fun):
 
         @wraps(fun)
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        async def coroutine(*args: object, **kwargs: object) -> Any:
             return await _Awaitable(run_in_steps(fun(*args, **kwargs), make))
 
         return coroutine
 
     @wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with make():
             return fun(*args, **kwargs)
 

@@ -39,7 +39,7 @@ class NestedIOFunction(Function):
 
     @classmethod
     @api_boundary
-    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls, *args: object, **kwargs: object) -> Any:
         """The output of `forward`, whose derivatives are those of the class."""
         inputs, keywords = bind_arguments(cls, args, kwargs)
         leaves, in_tree = tree.flatten(inputs)
@@ -57,11 +57,11 @@ class LeavesFunction:
     def __init__(self, function: type[NestedIOFunction], in_tree: TreeDef):
         self.function, self.in_tree = function, in_tree
 
-    def forward(self, *leaves: Any, **keywords: Any) -> Any:
+    def forward(self, *leaves: object, **keywords: object) -> Any:
         inputs = tree.unflatten(self.in_tree, leaves)
         return flatten_output(self.function.forward(*inputs, **keywords))
 
-    def combined_forward(self, context: FunctionContext, *leaves: Any, **keywords: Any) -> Any:
+    def combined_forward(self, context: FunctionContext, *leaves: object, **keywords: object) -> Any:
         inputs = tree.unflatten(self.in_tree, leaves)
         output = flatten_output(self.function.forward(context, *inputs, **keywords))
         state_of(context).out_tree = output[-1]
@@ -74,7 +74,7 @@ class LeavesFunction:
             context, tree.unflatten(self.in_tree, inputs), tree.unflatten(out_tree, outs)
         )
 
-    def backward(self, context: FunctionContext, *gradients: Any) -> tuple[Any, ...]:
+    def backward(self, context: FunctionContext, *gradients: object) -> tuple[Any, ...]:
         rule = backward_rule(self.function)
         assert rule is not None
         nested = tree.unflatten(state_of(context).out_tree, gradients[:-1])
@@ -83,12 +83,12 @@ class LeavesFunction:
             results = (results,)
         return tuple(self.flatten_like(rule, self.in_tree, results))
 
-    def jvp(self, context: FunctionContext, *tangents: Any) -> tuple[Any, ...]:
+    def jvp(self, context: FunctionContext, *tangents: object) -> tuple[Any, ...]:
         out_tree = state_of(context).out_tree
         results = self.function.jvp(context, *tree.unflatten(self.in_tree, tangents))
         return *self.flatten_like(self.function.jvp, out_tree, results), None
 
-    def vmap(self, info: Any, in_dims: Any, *leaves: Any) -> tuple[Any, Any]:
+    def vmap(self, info: Any, in_dims: Any, *leaves: object) -> tuple[Any, Any]:
         output, out_dims = self.function.vmap(
             info, tree.unflatten(self.in_tree, in_dims), *tree.unflatten(self.in_tree, leaves)
         )
@@ -121,7 +121,7 @@ class LeavesFunction:
         return type(function.__name__, (Function,), members)
 
 
-def flatten_output(output: Any) -> tuple[Any, ...]:
+def flatten_output(output: object) -> tuple[Any, ...]:
     """The leaves of an output, then its structure."""
     leaves, out_tree = tree.flatten(output)
     return *leaves, out_tree

@@ -75,7 +75,7 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
 
 
 def operands_of(
-    function: Any, args: Sequence[Any], differentiable: bool
+    function: object, args: Sequence[Any], differentiable: bool
 ) -> tuple[list[Operand], list[GradientEdge | None], list[Any]]:
     """The operands and edges of a call, and its key: `function`, each type and whether it is active."""
     if step_traces.count:

@@ -116,7 +116,7 @@ class PlanningWalk(Walk):
         avals = pullback.program.in_avals[len(pullback.program.inputs) - count :]
         return pullback, [PlannedValue(-1 - first - i, aval) for i, aval in enumerate(avals)]
 
-    def unpack(self, node: OperationNode, saved: Any) -> Any:
+    def unpack(self, node: OperationNode, saved: object) -> Any:
         return saved
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
@@ -185,7 +185,7 @@ def structure_of(order: Sequence[Node]) -> int:
     return hash(tuple([split_number(node) for node in order]))
 
 
-def split_number(node: Any) -> int:
+def split_number(node: object) -> int:
     """The number of the split of an operation, which no other split gets, unlike its `id`; 0 for other nodes."""
     if type(node) is not OperationNode:
         return 0

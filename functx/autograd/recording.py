@@ -153,7 +153,7 @@ class Recording:
             and self.bytes + calls.bytes < recording_limits.bytes
         )
 
-    def capture(self, value: Any, aval: ShapedArray) -> int:
+    def capture(self, value: object, aval: ShapedArray) -> int:
         """The number of a new value from outside."""
         self.captured.append(value)
         self.captured_avals.append(aval)

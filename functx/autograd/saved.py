@@ -136,7 +136,7 @@ class PackedValue:
 
     __slots__ = ("aval", "dual", "edge", "hooks", "output", "packed", "variable")
 
-    def __init__(self, hooks: SavedTensorHooks, packed: Any, aval: ShapedArray, x: SavedValue):
+    def __init__(self, hooks: SavedTensorHooks, packed: object, aval: ShapedArray, x: SavedValue):
         self.hooks, self.packed, self.aval = hooks, packed, aval
         self.edge, self.output, self.dual, self.variable = x.edge, x.output, x.dual, x.variable
 

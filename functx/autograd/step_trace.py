@@ -20,7 +20,7 @@ from functx.autograd.traced_recording import TracedRecording
 from functx.autograd.variable import Variable, make_variable
 from functx.autograd.views import ViewOf, read_again
 from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
-from functx.core.generator_state import GeneratorState, state_table
+from functx.core.generator_state import GeneratorState, StateWords, state_table
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import user_source
@@ -230,7 +230,7 @@ class StepGenerators:
             self.words[state] = [make_variable(self.trace.constant(state), None)]
         return self.words[state][-1]
 
-    def store(self, state: GeneratorState, words: Any) -> None:
+    def store(self, state: GeneratorState, words: StateWords) -> None:
         """Replace the words of a state."""
         self.read(state)
         self.words[state].append(words)
@@ -300,7 +300,7 @@ class StepTrace(TracedRecording):
         self.arguments.append(self.recorded(self.builder.add_input(aval)))
         return make_variable(self.arguments[-1], None)
 
-    def constant(self, x: Any) -> Recorded:
+    def constant(self, x: object) -> Recorded:
         """The value of an array that the step makes, or finds around it."""
         return self.recorded(self.builder.tracer(x))
 
@@ -376,7 +376,7 @@ class StepTrace(TracedRecording):
         """The results and changes of the step, while its Variables are still as it left them."""
         outputs: dict[Atom, Tracer] = {}
 
-        def atom_of(x: Any) -> Atom:
+        def atom_of(x: object) -> Atom:
             value = self.traced(x.read()) if isinstance(x, Variable) else x
             tracer = self.builder.tracer(value)
             return outputs.setdefault(tracer.atom, tracer).atom

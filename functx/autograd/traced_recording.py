@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from weakref import ref
 
 from functx.autograd.recorded import Operand, Recorded
@@ -40,7 +39,7 @@ class TracedRecording(Recording):
         """The traced value of a value of another recording."""
         raise NotImplementedError
 
-    def traced_constant(self, x: Any) -> Tracer:
+    def traced_constant(self, x: object) -> Tracer:
         """The traced value of an array that a program has captured."""
         return self.builder.tracer(x)
 

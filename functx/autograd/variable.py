@@ -595,7 +595,7 @@ class Variable(ConvertibleArray):
         return unpickle_variable, (self.numpy(), self.requires_grad, self._state_kind)
 
 
-def unpickle_variable(value: NumPyArray, requires_grad: bool, state_kind: Any) -> Variable:
+def unpickle_variable(value: NumPyArray, requires_grad: bool, state_kind: object) -> Variable:
     """The Variable of a pickle; `state_kind` is `nn.Parameter` or `nn.Buffer` if it is of a module."""
     x = Variable(value, requires_grad)
     x._state_kind = state_kind

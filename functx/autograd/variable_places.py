@@ -166,7 +166,7 @@ def is_of_user(fun: FunctionType) -> bool:
     return str(fun.__globals__.get("__name__")).split(".")[0] not in _OTHER_PACKAGES
 
 
-def parts(x: Any) -> Iterator[tuple[Reader, Any, object]]:
+def parts(x: object) -> Iterator[tuple[Reader, Any, object]]:
     """The objects that `x` refers to, each with the function and the key that read it from `x`."""
     if isinstance(x, (list, tuple, deque)):
         yield from zip(repeat(read_items), count(), x, strict=False)
@@ -205,7 +205,7 @@ def parts_of_function(fun: FunctionType) -> Iterator[tuple[Reader, Any, object]]
             yield from [(read_modules, (name, n), found[n]) for n in names if n in found]
 
 
-def parts_of_object(x: Any) -> Iterator[tuple[Reader, Any, object]]:
+def parts_of_object(x: object) -> Iterator[tuple[Reader, Any, object]]:
     """The attributes of an object of a user's class, and its class; of a class, those and its bases."""
     own = getattr(x, "__dict__", {})
     if isinstance(x, type):

@@ -22,7 +22,7 @@ from functx.testing.numerical_derivatives import Differentiation
 class Walks(Differentiation):
     """Differentiation in Variables that require gradients, by walks and dual numbers."""
 
-    def varies(self, x: Any) -> bool:
+    def varies(self, x: object) -> bool:
         return isinstance(x, Variable) and x.requires_grad
 
     def argument(self, x: Any) -> Any:

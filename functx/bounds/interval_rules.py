@@ -358,7 +358,7 @@ def _while(primitive: While, *operands: Pair) -> Sequence[Pair]:
 
 def _invalidate_caches_before(register: Function) -> Function:
     @wraps(register)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> Any:
         invalidate_caches()
         return register(*args, **kwargs)
 

@@ -419,7 +419,7 @@ def _is_array(value: Any) -> bool:
     return aval_of(value) is not None
 
 
-def _is_array_or_list(value: Any) -> bool:
+def _is_array_or_list(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all([_is_array_or_list(x) for x in value])
     return _is_array(value)

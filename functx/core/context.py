@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from contextvars import Token
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class ContextValue:
+class Settable(Protocol[T_contra]):
+    """A context variable, or an object that is set and reset as one."""
+
+    def set(self, value: T_contra, /) -> Token[Any]:
+        """Give the variable `value`."""
+
+    def reset(self, token: Token[Any], /) -> None:
+        """Give the variable the value that it had before."""
+
+
+class ContextValue(Generic[T]):
     """A context in which the context variable `variable` has `value`."""
 
     __slots__ = ("token", "value", "variable")
 
-    def __init__(self, variable: Any, value: Any):
+    def __init__(self, variable: Settable[T], value: T):
         self.variable, self.value = variable, value
 
     def __enter__(self) -> None:

@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from functx.core.backend import backend
 from functx.core.errors import ImplicitDrawError
 from functx.core.types import ShapedArray
 from functx.core.typing import NumPyArray, Value
+
+if TYPE_CHECKING:
+    from functx.core.tracer import Tracer
 
 STATE_AVAL: Final = ShapedArray((4,), np.dtype("uint32"))
 """The type of a state in programs: the low and the high word of the seed, then those of the offset."""
@@ -24,7 +27,7 @@ def pack_state(seed: int, offset: int) -> NumPyArray:
     return np.array([seed & _WORD, seed >> 32, offset & _WORD, offset >> 32], np.uint32)
 
 
-def unpack_state(words: Value) -> NumPyArray:
+def unpack_state(words: StateWords) -> NumPyArray:
     """The seed and the offset in a state of four words, as two uint64."""
     low_seed, high_seed, low_offset, high_offset = map(int, np.asarray(words))
     return np.array([high_seed << 32 | low_seed, high_offset << 32 | low_offset], np.uint64)
@@ -33,13 +36,17 @@ def unpack_state(words: Value) -> NumPyArray:
 _WORD = 0xFFFFFFFF
 
 
+StateWords: TypeAlias = Value | NumPyArray
+"""The four words of a state: two of the seed, then two of the offset."""
+
+
 class StateTable(Protocol):
     """The states of generators in a trace of a step on Variables, in place of their own values."""
 
-    def read(self, state: GeneratorState) -> Any:
+    def read(self, state: GeneratorState) -> StateWords:
         """The words of `state`, a traced value."""
 
-    def store(self, state: GeneratorState, words: object) -> None:
+    def store(self, state: GeneratorState, words: StateWords) -> None:
         """Replace the words of `state`."""
 
 
@@ -57,9 +64,9 @@ class GeneratorState:
     __slots__ = ("_words",)
 
     def __init__(self, seed: int):
-        self._words: Any = pack_state(seed, 0)
+        self._words: StateWords = pack_state(seed, 0)
 
-    def read(self) -> Any:
+    def read(self) -> StateWords:
         """The four words; ImplicitDrawError while JAX traces, which would keep those of its first call."""
         table = state_table.get()
         if table is not None:
@@ -73,7 +80,7 @@ class GeneratorState:
             )
         return self._words
 
-    def store(self, words: Value | NumPyArray) -> None:
+    def store(self, words: StateWords) -> None:
         """Replace the four words.
 
         An array that is bound to devices comes to the host, since the next program may run on others.
@@ -105,14 +112,14 @@ class ThreadState(GeneratorState):
         return "DEFAULT_STATE"
 
     @property
-    def _words(self) -> Any:  # type: ignore[override]
+    def _words(self) -> StateWords:  # type: ignore[override]
         words = getattr(self._local, "words", None)
         if words is None:
             words = self._local.words = pack_state(fresh_seed(), 0)
         return words
 
     @_words.setter
-    def _words(self, words: Any) -> None:
+    def _words(self, words: StateWords) -> None:
         self._local.words = words
 
 
@@ -139,10 +146,10 @@ class StateInputs(NamedTuple):
     for the backward part.
     """
 
-    forward: dict[GeneratorState, Any]
-    backward: dict[GeneratorState, Any] = {}  # noqa: RUF012 - never changed
+    forward: dict[GeneratorState, Tracer]
+    backward: dict[GeneratorState, Tracer] = {}  # noqa: RUF012 - never changed
 
-    def input_of(self, state: GeneratorState, in_backward: bool) -> Any:
+    def input_of(self, state: GeneratorState, in_backward: bool) -> Tracer | None:
         """The traced array that stands for `state`; None if it is no argument."""
         found = self.backward.get(state) if in_backward else None
         return self.forward.get(state) if found is None else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from functx.core import tree
 from functx.core.primitive import is_linear_input
@@ -106,7 +106,7 @@ def replace_where(items: Iterable[T], mask: Iterable[bool], new: Iterable[T]) ->
     return [next(remaining) if on else x for x, on in zip(items, mask, strict=True)]
 
 
-def is_float0(x: Any) -> bool:
+def is_float0(x: object) -> bool:
     """Whether `x` is an array of `float0`, JAX's dtype of the tangents of integers."""
     return getattr(x, "dtype", None) == float0
 

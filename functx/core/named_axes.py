@@ -66,7 +66,7 @@ def tracked_mesh_axes() -> tuple[tuple[Hashable, int], ...]:
     return (*tracked, *of_jax)
 
 
-def bind_named_axes(axes: Sequence[Axis]) -> ContextValue:
+def bind_named_axes(axes: Sequence[Axis]) -> ContextValue[tuple[Axis, ...]]:
     """A context in which `axes` are the only named axes."""
     return ContextValue(_axis_env, tuple(axes))
 
@@ -82,7 +82,7 @@ def batched_axis_names() -> AxisNames:
     return AxisNames() if axis is None else AxisNames(axis.name, axis.mesh_axes, axis.randomness)
 
 
-def set_batched_axis(axis: Axis | None) -> ContextValue:
+def set_batched_axis(axis: Axis | None) -> ContextValue[Axis | None]:
     """A context in which batching rules map over `axis`."""
     return ContextValue(_batched_axis, axis)
 

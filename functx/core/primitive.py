@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class _PrimitiveType(type):
     """The metaclass that makes equal instances one object, so that comparing and hashing them is free."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> Any:
         try:
             return cls._interned(*args, **kwargs)  # type: ignore[attr-defined]
         except TypeError as error:
@@ -681,6 +681,6 @@ def is_linear_input(x: object) -> TypeIs[LinearInput]:
     return type(x) is LinearInput
 
 
-def operand_aval(x: Any) -> ShapedArray:
+def operand_aval(x: object) -> ShapedArray:
     """The type of an operand of a `transpose` rule: of a value, or of a linear operand without one."""
     return x.aval if is_linear_input(x) else aval_of(x)

@@ -33,7 +33,7 @@ class ReplacedState:
         self.values, self.outer, self.tied, self.is_whole = values, outer, tied, is_whole
         self.written: set[Place] = set()
 
-    def write(self, serial: int, name: str, value: Any) -> None:
+    def write(self, serial: int, name: str, value: object) -> None:
         """Puts another value in the place of one that was given; nothing if it is the same array."""
         if self.values[serial][name] is not value:
             self.values[serial][name] = value
@@ -85,7 +85,9 @@ replaced_state = _replaced_state.get
 """`replaced_state()`: the innermost state or watch of this context; None if there is none."""
 
 
-def state_of_call(state: ReplacedState | StateWatch | None) -> ContextValue:
+def state_of_call(
+    state: ReplacedState | StateWatch | None,
+) -> ContextValue[ReplacedState | StateWatch | None]:
     """A context with the replaced state of an earlier call, for what is computed again or later."""
     return ContextValue(_replaced_state, state)
 

@@ -35,7 +35,7 @@ def closure_values(fun: object) -> list[Any]:
     return found
 
 
-def unwrap_function(fun: Any, *attributes: str) -> Any:
+def unwrap_function(fun: object, *attributes: str) -> Any:
     """The innermost function that `fun` wraps, by `__wrapped__` or one of `attributes`.
 
     `fun` itself if the chain does not end, as for objects that have every attribute.

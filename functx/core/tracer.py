@@ -468,7 +468,7 @@ def literal_of(x: Any) -> Literal | None:
     return None
 
 
-def plain_number(x: Any) -> Any:
+def plain_number(x: object) -> Any:
     """The Python number that `x`, of a subclass such as an IntEnum, stands for; anything else unchanged."""
     if type(x) in PYTHON_SCALAR_DTYPES or isinstance(x, np.generic):
         return np.uint64(x) if type(x) is np.ulonglong else x
@@ -530,7 +530,7 @@ def from_jax_protocol(x: Any) -> Any:
     return x.__jax_array__()
 
 
-def as_known_array(x: Any) -> Any:
+def as_known_array(x: object) -> Any:
     """An array of another library, such as a column of pandas, as a NumPy array; anything else unchanged.
 
     So is one whose elements are no numbers. An object with `__jax_array__` gives the result of that, and a
@@ -552,7 +552,7 @@ def as_known_array(x: Any) -> Any:
     return known if known.dtype in SHORT_NAMES else x
 
 
-def abstractify(x: Any) -> ShapedArray:
+def abstractify(x: object) -> ShapedArray:
     """The aval of an array, a number, or anything with a shape and a dtype."""
     if type(x) is ShapedArray:
         return x
@@ -568,7 +568,7 @@ def abstractify(x: Any) -> ShapedArray:
         raise
 
 
-def type_of(x: Any) -> ShapedArray:
+def type_of(x: object) -> ShapedArray:
     """The aval of an array or number, or of the array that a `jax.ShapeDtypeStruct` describes."""
     return abstractify(x) if is_shape_dtype_struct(x) else aval_of(x)
 

@@ -46,7 +46,7 @@ class WrapperOperation:
         self.primitive = primitive
         self.name = primitive.name
 
-    def __call__(self, *args: Any, **params: Any) -> Any:
+    def __call__(self, *args: object, **params: object) -> Any:
         primitive = self.primitive(**params)
         if Effect.WRITE in primitive.effects and current_builder.innermost() is None:
             return write_eagerly(primitive, args)
@@ -164,7 +164,7 @@ def check_result(
     return [*out]
 
 
-def check_output(label: str, x: Any, expected: ShapedArray) -> None:
+def check_output(label: str, x: object, expected: ShapedArray) -> None:
     """Raise WrapperProtocolError unless `x` is an array of the shape and dtype `expected`."""
     try:
         given = aval_of(x)

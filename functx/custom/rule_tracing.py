@@ -237,7 +237,7 @@ _tables: WeakValueDictionary[str, RuleTable] = WeakValueDictionary()
 _current_table: ContextVar[RuleTable | None] = ContextVar("rule_table", default=None)
 
 
-def use_rule_table(table: RuleTable) -> ContextValue:
+def use_rule_table(table: RuleTable) -> ContextValue[RuleTable | None]:
     """Makes `table` that of saved rules whose texts name none, as in the texts of its file."""
     return ContextValue(_current_table, table)
 

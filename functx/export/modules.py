@@ -42,7 +42,7 @@ from functx.transforms.tracing_api import has_aval
 
 
 def module(
-    module: Any,
+    module: object,
     args: Sequence[PyTree],
     trace_joint: bool = False,
     output_loss_index: int | None = None,
@@ -146,7 +146,7 @@ class ModuleCall(NamedTuple):
 
     @staticmethod
     def of(
-        module: Any, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], label: str
+        module: object, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], label: str
     ) -> ModuleCall:
         """The call of an `nn.Module`, or of a module of another library, whose inexact arrays are parameters."""
         if isinstance(module, Module):

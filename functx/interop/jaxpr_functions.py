@@ -160,7 +160,7 @@ def plain_param(value: Any) -> Any:
     raise TypeError(f"no plain parameter: {value!r}")
 
 
-def param_of_plain(value: Any) -> Any:
+def param_of_plain(value: object) -> Any:
     """The parameter of its plain form."""
     if not isinstance(value, tuple):
         return value

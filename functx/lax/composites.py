@@ -81,7 +81,7 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
     """
 
     @wraps(decomposition)
-    def call(*args: PyTree, **kwargs: Any) -> PyTree:
+    def call(*args: PyTree, **kwargs: object) -> PyTree:
         for key, value in kwargs.items():
             if any(isinstance(x, Tracer) for x in tree.leaves(value)):
                 raise ArgumentError(
@@ -110,7 +110,7 @@ class ArrayAttribute(tuple[bytes, str, tuple[int, ...]]):
     """An array as an attribute: its bytes, dtype and shape, which compare by value."""
 
 
-def _hashable(value: Any) -> Hashable:
+def _hashable(value: object) -> Hashable:
     if isinstance(value, (list, tuple)):
         return tuple([_hashable(x) for x in value])
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__jax_array__"):

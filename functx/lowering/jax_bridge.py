@@ -163,7 +163,7 @@ def raw_key_data(key: Any) -> Any:
     return jax.random.key_data(key)
 
 
-def threefry_key_data(key: Any) -> Value:
+def threefry_key_data(key: object) -> Value:
     """As `raw_key_data`, but raises DTypeError for keys of another generator than Threefry."""
     kind = prng_key_type(key.dtype) if isinstance(key, jax.Array) else None
     if kind is not None and str(kind.generator) != DEFAULT_PRNG:
@@ -174,7 +174,7 @@ def threefry_key_data(key: Any) -> Value:
     return raw_key_data(key)
 
 
-def typed_key_array(words: Any, dtype: object) -> Any:
+def typed_key_array(words: object, dtype: object) -> Any:
     """The typed keys of `dtype` that hold `words`, an array or its type; any other value as it is."""
     kind = prng_key_type(dtype)
     assert kind is not None

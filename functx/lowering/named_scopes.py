@@ -45,7 +45,7 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
     label = function_name(fun) if name is None else name
 
     @wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with named_scope(label):
             return fun(*args, **kwargs)
 

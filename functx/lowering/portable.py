@@ -73,7 +73,7 @@ class PortableProgram:
         self.name, self.in_avals, self.out_avals = name, in_avals, out_avals
         self.modules, self.make_program = modules, make_program
 
-    def __call__(self, *args: Any) -> list[Any]:
+    def __call__(self, *args: object) -> list[Any]:
         """The outputs on JAX values of the types of the inputs, as one equation of JAX."""
         outs: list[Any] = portable_call.bind(*args, program=self)
         return outs

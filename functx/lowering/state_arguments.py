@@ -65,7 +65,7 @@ class StateArguments(NamedTuple):
         return out
 
 
-def put(place: Place, x: Any) -> None:
+def put(place: Place, x: object) -> None:
     """Puts a value in place of the one that the innermost replaced state has."""
     state = state_with(*place)
     assert state is not None, "the place was found in a replaced state"

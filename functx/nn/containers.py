@@ -84,7 +84,7 @@ class FunctionModule(Module):
     def __init__(self, function: Callable[..., Any]):
         self.function = function
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """The result of the function."""
         return self.function(*args, **kwargs)
 

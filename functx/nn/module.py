@@ -147,7 +147,7 @@ class Module:
             fix="Define forward(self, ...) in the class.",
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -264,7 +264,7 @@ class Module:
         self._check_new(name, self._buffers)
         self._hold_buffer(name, value, persistent)
 
-    def _hold_buffer(self, name: str, value: Any, persistent: bool) -> None:
+    def _hold_buffer(self, name: str, value: object, persistent: bool) -> None:
         self._hold(self._buffers, name, value_of(Buffer, value))
         (self._not_persistent.discard if persistent else self._not_persistent.add)(name)
 

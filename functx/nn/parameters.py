@@ -79,7 +79,7 @@ class TracedKinds:
     def __init__(self) -> None:
         self._kinds: dict[int, tuple[ref[Any], type]] = {}
 
-    def note(self, x: Any, kind: type) -> None:
+    def note(self, x: object, kind: type) -> None:
         """Notes that the array `x` is a `kind`, `Parameter` or `Buffer`."""
         key = id(x)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
 from functx import ops
@@ -53,7 +51,7 @@ def on_device(x: Value, device: object) -> Value:
     return ops.convert_element_type(placed, placed.dtype, True) if aval_of(x).weak_type else placed
 
 
-def to_device(x: Value, device: Any, /, *, stream: object = None) -> Value:
+def to_device(x: Value, device: object, /, *, stream: object = None) -> Value:
     """The array on `device`, "cpu" or a device or sharding of JAX; unchanged for None."""
     if stream is not None:
         raise ValueRangeError(

@@ -131,7 +131,7 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
     return array(np.fromstring(string, canonical_dtype(dtype or FLOAT), count, sep=sep))
 
 
-def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None) -> Value:
+def from_dlpack(x: object, /, *, device: object = None, copy: bool | None = None) -> Value:
     """An array of another library, such as a tensor of PyTorch, on its memory unless `copy`.
 
     An array in host memory becomes an `ndarray`; one of a device, or of a dtype that NumPy lacks, such as

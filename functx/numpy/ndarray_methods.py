@@ -188,7 +188,7 @@ def _setitem(self: ndarray, idx: Index, value: Value) -> None:
 _NUMBERS = frozenset([bool, int, float, complex])
 
 
-def _astype(self: ndarray, dtype: DTypeLike = None, *args: Any, **options: Any) -> Value:
+def _astype(self: ndarray, dtype: DTypeLike = None, *args: object, **options: object) -> Value:
     """The elements in `dtype`; a NumPy array for a dtype that functx does not have."""
     is_foreign = canonical_dtype(float if dtype is None else dtype) not in SHORT_NAMES
     if current_builder.get() is None and (is_foreign or args or not options.keys() <= {"copy"}):

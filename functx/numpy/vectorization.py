@@ -73,7 +73,7 @@ def vectorize(
         mapped = [i for i, x in enumerate(args) if i not in excluded and x is not None]
         names = [name for name, x in kwargs.items() if name not in excluded and x is not None]
 
-        def fun(*values: Any) -> Any:
+        def fun(*values: object) -> Any:
             positional = list(args)
             for i, x in zip(mapped, values, strict=False):
                 positional[i] = x

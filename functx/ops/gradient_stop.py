@@ -32,7 +32,7 @@ class GradientStop:
         detach = Detach(shares_memory, self.keeps_tangent)
         return Equation(detach, [atom], [out], eqn.source, eqn.part)
 
-    def constant(self, x: Any) -> Any:
+    def constant(self, x: object) -> Any:
         """`x`, detached if it is traced."""
         if type(x) is not Tracer or not is_inexact(x.dtype):
             return x

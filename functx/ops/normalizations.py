@@ -101,7 +101,7 @@ class ForwardNormalization(Normalization, abstract=True):
         self.check_affine(self.layout_of(x).affine, **dict(zip(names, affine, strict=True)))
         return x.update(weak_type=False)
 
-    def affine(self, values: Iterable[Any], absent: Any = None) -> tuple[Any, Any]:
+    def affine(self, values: Iterable[Any], absent: object = None) -> tuple[Any, Any]:
         """The entries of `values`, one for each operand, for the weight and for the bias."""
         values = iter(values)
         next(values)

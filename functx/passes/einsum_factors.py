@@ -305,7 +305,9 @@ class ProductExpression:
         self.multiply(x, regrouped)
         return True
 
-    def expand_scatter_add(self, primitive: Any, inputs: list[Atom], groups: LabelGroups) -> bool:
+    def expand_scatter_add(
+        self, primitive: object, inputs: list[Atom], groups: LabelGroups
+    ) -> bool:
         x, indices, updates = inputs
         row_axis = scatter_row_axis(primitive, x, indices, updates)
         label = () if row_axis is None else resolve_labels(groups[row_axis])

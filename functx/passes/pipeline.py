@@ -180,7 +180,7 @@ selected_passes: ContextVar[PassSelection] = ContextVar("passes", default=PassSe
 """The passes that programs lowered in this context go through."""
 
 
-def select_passes(*names: str, always: bool = False) -> ContextValue:
+def select_passes(*names: str, always: bool = False) -> ContextValue[PassSelection]:
     """Lower programs inside the block by the passes of these names alone.
 
     With `always`, a pass also applies where `functx.config` forbids it or the program is small.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.core.backend import Programs, Split, backend
-from functx.core.config import MemoryBudget, format_bytes, memory_plan, trace_options
+from functx.core.config import MemoryBudget, TraceOptions, format_bytes, memory_plan, trace_options
 from functx.core.context import ContextValue
 from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Atom, Equation, Program, Var
@@ -48,7 +48,7 @@ class MemoryPlan(Record):
 MIN_CUT_PLAN = MemoryPlan(MinCutConfig(materialized=False, far_apart=False))
 
 
-def use_memory_plan(plan: object) -> ContextValue:
+def use_memory_plan(plan: object) -> ContextValue[TraceOptions]:
     """Derivatives inside the `with` block follow `plan`."""
     return ContextValue(trace_options, trace_options.get()._replace(memory=plan))
 

@@ -61,7 +61,7 @@ def recognize_spectral_functions(program: Program) -> Program:
         return program
     values: dict[Any, Any] = {}
 
-    def read(atom: Any) -> Value:
+    def read(atom: object) -> Value:
         if type(atom) is ConjugatedAtom:
             return ops.conj(read(atom.atom))
         return atom.emit(read) if type(atom) is SpectralSum else values[atom]

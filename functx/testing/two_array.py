@@ -6,6 +6,7 @@ from typing import Any
 
 from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
+from functx.core.typing import ArrayLike
 from functx.core.wrappers import ArrayWrapper
 
 
@@ -24,7 +25,7 @@ class TwoArray(ArrayWrapper):
     TwoArray(a=Array(2., dtype=float32), b=Array(0., dtype=float32))
     """
 
-    def __init__(self, a: Any, b: Any):
+    def __init__(self, a: ArrayLike, b: ArrayLike):
         shapes = [getattr(x, "shape", None) for x in (a, b)]
         if None not in shapes and shapes[0] != shapes[1]:
             raise ShapeError(

@@ -45,7 +45,7 @@ def trace_call(
     return traced, [*leaves, *captured]
 
 
-def known_operand(x: Any, operation: str) -> Any:
+def known_operand(x: object, operation: str) -> Any:
     """The array of a traced value or of a Variable; other values as they are."""
     if is_variable(x):
         return x.compute()  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def _(primitive: Scan, run: RunProgram, args: Sequence[Any]) -> Any:
     return [*carry, *[_stack_rows([row[i] for row in ys], a) for i, a in enumerate(avals)]]
 
 
-def known_value(x: Any, operation: str) -> NumPyArray:
+def known_value(x: object, operation: str) -> NumPyArray:
     """The value of an array, or of a traced value that is known."""
     return concretize(x, operation) if isinstance(x, Tracer) else np.asarray(x)
 

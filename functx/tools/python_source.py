@@ -391,7 +391,7 @@ def _traces_to(template: str, expected: Program, atoms: Sequence[Atom]) -> bool:
     names = {i: f"x{i}" for i in places}
     text = template.format(*[names.get(i, "") for i in range(len(atoms))])
 
-    def body(*args: Any) -> list[Any]:
+    def body(*args: object) -> list[Any]:
         local = dict(zip(names.values(), args, strict=True))
         found = eval(text, {**_NAMESPACE, **local})
         return [*found] if isinstance(found, (tuple, list)) else [found]

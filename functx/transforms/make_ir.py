@@ -148,7 +148,7 @@ def make_ir(
     return wrap_transform(wrapper, fun, "make_ir")
 
 
-def copy_host_array(x: Any) -> Any:
+def copy_host_array(x: object) -> Any:
     """A copy of a NumPy array; any other value as it is."""
     return np.array(x) if type(x) in HOST_ARRAY_TYPES else x
 

@@ -46,7 +46,7 @@ def known_arrays(values: Sequence[Any]) -> KnownArrays:
     return tuple([_known_array(x) for x in values])
 
 
-def _known_array(x: Any) -> ops.DenseConstant | None:
+def _known_array(x: object) -> ops.DenseConstant | None:
     """The value of an array of integers or booleans; None for other arrays and for traced ones."""
     aval = aval_of(x)
     if isinstance(x, Tracer) or aval.dtype not in _KNOWN_DTYPES:

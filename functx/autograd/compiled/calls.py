@@ -138,7 +138,7 @@ class UserCall(WalkCall):
         return flatten_gradients(results)
 
     def call_user(
-        self, run: WalkRun, node: Any, operands: Sequence[Gradients], saved: Sequence[Any]
+        self, run: WalkRun, node: object, operands: Sequence[Gradients], saved: Sequence[Any]
     ) -> tuple[Gradients, Callable[[Walk], None]]:
         """The new gradients, and the function that finishes the visit of the node."""
         raise NotImplementedError
@@ -277,6 +277,6 @@ def replaced(x: SavedValue, value: Any) -> SavedValue:
     return x if recorded is x.recorded else x._replace(recorded=recorded, variable=None)
 
 
-def array_of(x: Any) -> Any:
+def array_of(x: object) -> Any:
     """A value of a walk as a Variable."""
     return make_variable(x, None) if type(x) is Recorded else as_variable(x)

@@ -98,7 +98,7 @@ class WalkTrace(TracedRecording):
             raise NotCapturedError
         return self.builder.tracer(x.value)
 
-    def traced_constant(self, x: Any) -> Tracer:
+    def traced_constant(self, x: object) -> Tracer:
         if id(x) not in self.constants:
             raise NotCapturedError
         return self.constants[id(x)]
@@ -233,7 +233,7 @@ class CapturingWalk(Walk):
         call: WalkCall,
         operands: Sequence[Any],
         types: Sequence[ShapedArray] = (),
-        **params: Any,
+        **params: object,
     ) -> list[Any]:
         """The outputs of a call of Python: an equation."""
         index = len(self.calls)
@@ -298,7 +298,7 @@ class CapturingWalk(Walk):
         self.roots_joined[whole] = node.edges[0].node  # type: ignore[assignment, union-attr]
         super().pull_back_joined(node, whole, gradients)
 
-    def residual(self, node: OperationNode, x: Any, number: int) -> Any:
+    def residual(self, node: OperationNode, x: object, number: int) -> Any:
         """A value that a node saved: an input, or the result of unpacking it."""
         if type(x) is not PackedValue:
             return self.input(number)

@@ -71,7 +71,7 @@ _tables: dict[tuple[int, object], tuple[Callable[[], object], WalkTables]] = {}
 _NOT_CAPTURED = object()
 
 
-def tables_of(compiler_fn: Any) -> WalkTables:
+def tables_of(compiler_fn: object) -> WalkTables:
     """The tables of a compiler function, or of the default compiler."""
     if compiler_fn is None:
         return _default_tables

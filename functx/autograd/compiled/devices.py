@@ -49,7 +49,7 @@ def move_from_host(graph: WalkGraph, inputs: Sequence[int], movable: Sequence[in
     return moved
 
 
-def sharding_of(x: Any) -> Sharding | None:
+def sharding_of(x: object) -> Sharding | None:
     """Where the user has put an array, or those that it is computed from; None if nowhere, or unknown."""
     if type(x) is not Recorded:
         return None

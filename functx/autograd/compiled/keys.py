@@ -133,7 +133,7 @@ def structure_of(
     return Structure(parts, sizes, starts, len(entries))
 
 
-def without_sizes(x: Any, sizes: list[int]) -> Hashable:
+def without_sizes(x: object, sizes: list[int]) -> Hashable:
     """An entry of the key of a walk without sizes, which are added to `sizes`."""
     if type(x) is SplitKey:
         sizes += x.sizes
@@ -185,7 +185,7 @@ def _field_without_sizes(primitive: Primitive, field: str, sizes: list[int]) -> 
     return _without_programs(value, sizes)
 
 
-def _without_programs(value: Any, sizes: list[int]) -> Hashable:
+def _without_programs(value: object, sizes: list[int]) -> Hashable:
     if type(value) is Program:
         return separate_sizes(value, sizes)
     if type(value) is tuple:
@@ -193,7 +193,7 @@ def _without_programs(value: Any, sizes: list[int]) -> Hashable:
     return value  # type: ignore[no-any-return]
 
 
-def numbers_without_values(value: Any, sizes: list[int]) -> Hashable:
+def numbers_without_values(value: object, sizes: list[int]) -> Hashable:
     """A parameter with `int` in place of each int, which is added to `sizes`."""
     if type(value) is int:
         sizes.append(value)

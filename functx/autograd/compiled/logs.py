@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from functx.autograd.compiled.keys import SizeChange, Structure
 from functx.autograd.nodes import Node
@@ -28,7 +28,7 @@ class Levels(NamedTuple):
                 "not captured: a walk of %d nodes reads an array that no node has saved", len(nodes)
             )
 
-    def log_program(self, program: Any) -> None:
+    def log_program(self, program: object) -> None:
         """Logs a captured program."""
         if self.programs:
             programs.debug("%s", program)

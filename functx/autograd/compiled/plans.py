@@ -30,7 +30,7 @@ class CapturePlan(NamedTuple):
     leaves: Sequence[tuple[int, ShapedArray]]
 
     @classmethod
-    def of(cls, compiled: Any, graph: WalkGraph) -> CapturePlan:
+    def of(cls, compiled: object, graph: WalkGraph) -> CapturePlan:
         """The plan of a walk that was captured; NotPlannedError if there is none."""
         positions = {node: i for i, node in enumerate(graph.nodes)}
         nodes, leaves = [], []

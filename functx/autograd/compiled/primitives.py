@@ -29,7 +29,7 @@ class PythonCall(Primitive, abstract=True):
     def abstract_eval(self, *avals: ShapedArray) -> Sequence[ShapedArray]:
         return self.types
 
-    def lower(self, ctx: Any, *values: Any) -> Any:
+    def lower(self, ctx: object, *values: object) -> Any:
         raise CapturedWalkError(
             f"{self.name}: a captured walk must be compiled in stages, since it calls Python; got its "
             "program whole",

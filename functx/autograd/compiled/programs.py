@@ -74,7 +74,7 @@ class CapturedProgram(Program):
 
     __repr__ = __str__
 
-    def __call__(self, *lists: Any) -> list[Any]:  # type: ignore[override]
+    def __call__(self, *lists: object) -> list[Any]:  # type: ignore[override]
         if self.compiled is None:
             self.compiled = compile_stages(self)
         return self.compiled(*lists)

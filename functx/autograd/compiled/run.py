@@ -94,7 +94,7 @@ class WalkRun:
             return [values[n] for n in self.capture.inputs]
         return [self.with_history(values[n], n, graph.value_offsets) for n in self.capture.inputs]
 
-    def with_history(self, x: Any, number: int, value_offsets: Sequence[int]) -> Any:
+    def with_history(self, x: object, number: int, value_offsets: Sequence[int]) -> Any:
         """A value with its history, for a walk that is differentiated."""
         position = bisect_right(value_offsets, number) - 1
         return x if position < 0 else self.walk.unpack(self.nodes[position], x)  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ class ListedCall:
     def __init__(self, run: WalkRun, number: int):
         self.run, self.number = run, number
 
-    def __call__(self, *arrays: Any) -> list[Variable]:
+    def __call__(self, *arrays: object) -> list[Variable]:
         run, call = self.run, self.run.calls[self.number]
         values = [self.value_of(x) for x in arrays]
         if isinstance(call, AccumulationCall) and len(values) == 2:
@@ -208,18 +208,18 @@ class ListedCall:
             ) from None
         return [*map(array_of, outs)]
 
-    def value_of(self, x: Any) -> Any:
+    def value_of(self, x: object) -> Any:
         """An array as a value of the walk."""
         array = as_variable(x)
         return array.read() if self.run.walk.has_recorded_values else array
 
 
-def saved_values_of(node: Any) -> list[SavedValue]:
+def saved_values_of(node: object) -> list[SavedValue]:
     """The values of Variables among those that a node has saved."""
     return [x for x in getattr(node, "saved", None) or () if type(x) is SavedValue]
 
 
-def check_results(outputs: Any, avals: Sequence[ShapedArray]) -> list[Variable]:
+def check_results(outputs: object, avals: Sequence[ShapedArray]) -> list[Variable]:
     """The results of a compiled walk; WalkResultError unless they are of these types."""
     if not isinstance(outputs, (list, tuple)) or len(outputs) != len(avals):
         count = len(outputs) if isinstance(outputs, (list, tuple)) else type_name(outputs)

@@ -96,14 +96,14 @@ def attributes_of(context: FunctionContext) -> dict[str, Any]:
     return {k: v for k, v in context.__dict__.items() if not k.startswith("_functx_")}
 
 
-def attribute_key(x: Any) -> Hashable:
+def attribute_key(x: object) -> Hashable:
     """The key of an attribute of a context; TypeError for one that can change."""
     if isinstance(x, Variable):
         return Variable
     return plain_key(x)
 
 
-def plain_key(x: Any) -> Hashable:
+def plain_key(x: object) -> Hashable:
     """The key of an attribute, or of a part of one, that is no array."""
     if type(x) is int:
         return Size(x)
@@ -122,7 +122,7 @@ class TracedContext:
         self.context = FunctionContext(node.function.__name__, before["_functx_needs"])
         self.variables: dict[int, Variable] = {}
 
-        def copy_of(x: Any) -> Variable:
+        def copy_of(x: object) -> Variable:
             # One array that is saved twice is one object.
             if type(x) is SavedValue and x.variable is not None:
                 original = x.variable()
@@ -163,7 +163,7 @@ _EFFECT_NAMES = frozenset(
 """Names of what acts, or of state that traced values do not have."""
 
 
-def has_effects(fun: Any) -> bool:
+def has_effects(fun: object) -> bool:
     """Whether a function, or one that it calls, may do more than compute its result from its arguments.
 
     It prints, draws numbers, imports, or sets attributes or variables outside.

@@ -19,6 +19,7 @@ from functx.core.generator_state import (
     DEFAULT_STATE,
     STATE_AVAL,
     GeneratorState,
+    StateWords,
     fresh_seed,
     pack_state,
     state_table,
@@ -68,7 +69,7 @@ class Generator:
         seed = fresh_seed() if seed is None else check_seed("Generator", seed)
         builder = current_builder.get()
         if builder is None:
-            self._state: Any = GeneratorState(seed)
+            self._state: GeneratorState | Tracer = GeneratorState(seed)
         else:
             self._state = Copy()(builder.tracer(pack_state(seed, 0)))
 
@@ -115,7 +116,7 @@ class Generator:
         """
         self._write(as_words(state))
 
-    def _read(self) -> Any:
+    def _read(self) -> StateWords:
         if isinstance(self._state, Tracer):
             raise GeneratorError(
                 "Generator: one that is made inside a transformed function must be used in it; got a use "
@@ -156,7 +157,7 @@ def check_seed(caller: str, seed: object) -> int:
     return int(number)
 
 
-def as_words(state: ArrayLike) -> Any:
+def as_words(state: ArrayLike) -> StateWords:
     """The four words of a state as users have it; GeneratorError for an array that is none."""
     try:
         shape, dtype = np.shape(state), np.dtype(getattr(state, "dtype", type(state)))  # type: ignore[arg-type]

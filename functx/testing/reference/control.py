@@ -194,7 +194,7 @@ def grouped_collective(function: Function) -> Definition:
     """The definition of a collective: `function` maps the operands of a group of devices to the results."""
 
     def apply(
-        x: Array, axes: object, groups: Sequence[Shape] | None = None, **params: Any
+        x: Array, axes: object, groups: Sequence[Shape] | None = None, **params: object
     ) -> Array:
         groups = groups or (tuple(range(len(x))),)
         results: dict[int, Array] = {}

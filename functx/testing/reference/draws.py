@@ -54,7 +54,7 @@ def draw_definition(words_each: Callable[..., int], compute: Callable[..., Array
 
     @exact_dtypes
     def draw(
-        state: Array, *parameters: Array, shape: Shape, replays: int, **params: Any
+        state: Array, *parameters: Array, shape: Shape, replays: int, **params: object
     ) -> tuple[Array, Array]:
         count = words_each(*parameters, **params)
         batch = state.shape[:-1]

@@ -71,7 +71,7 @@ def loss(terms: Function) -> Definition:
 def loss_backward(derivative: Function) -> Definition:
     """The definition of the backward operation of a loss with the derivative `derivative` of its terms."""
 
-    def backward(ct: Array, *args: Array, reduction: str, batch_ndim: int, **params: Any) -> Array:
+    def backward(ct: Array, *args: Array, reduction: str, batch_ndim: int, **params: object) -> Array:
         ct = distribute_cotangent(ct, args[0], reduction, batch_ndim)
         return ct * derivative(*args, **params)
 

@@ -56,7 +56,7 @@ def define_variables(
     return found
 
 
-def type_of_variable(findings: Findings, slot: Slot, value: Any) -> ShapedArray | None:
+def type_of_variable(findings: Findings, slot: Slot, value: object) -> ShapedArray | None:
     """The type of the variable that a leaf gets; None if it gets none."""
     if slot in findings.constants:
         return None
@@ -72,7 +72,7 @@ def arrival_of(
     run: Run,
     position: Position,
     source: Source | None,
-    predicate: Any,
+    predicate: object,
     state: PythonState,
 ) -> Arrival:
     """The state at a decision, in the terms of all runs."""
@@ -120,7 +120,7 @@ def captured_arrays(run: Run) -> dict[Var, tuple[Var, Atom]]:
     return found
 
 
-def literal_number(value: Any) -> Any:
+def literal_number(value: object) -> Any:
     """The literal for a number among the leaves; anything else unchanged."""
     if type(value) is Tracer:
         return value.atom if type(value.atom) is Literal else value

@@ -66,7 +66,7 @@ class TracedEvents:
             return outer
         self.are_met = frame.f_trace_opcodes = True
 
-        def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
             nonlocal outer
             if event != "opcode":
                 outer = outer and outer(frame, event, arg)

@@ -184,7 +184,7 @@ class Findings:
         self.kept: list[object] = []
         self.events = InstructionEvents(identity_tests, decide_identity_test)
 
-    def capture(self, value: Any) -> Var:
+    def capture(self, value: object) -> Var:
         """The variable that stands for a captured value in all runs."""
         found = self.captures.get(capture_key(value)) or next(
             (known for known in self.captures.values() if _equal_constants(known[1], value)), None

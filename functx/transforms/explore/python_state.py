@@ -139,7 +139,7 @@ def iterator_states(known: Iterable[int]) -> tuple[Any, ...]:
     return tuple(sorted([iterator_state(x) for x in found.values()]))
 
 
-def iterator_state(x: Any) -> tuple[str, str, int, str]:
+def iterator_state(x: object) -> tuple[str, str, int, str]:
     """How far an iterator has come: where its code is, if it is a generator, and what is left."""
     if not isinstance(x, GeneratorType) or x.gi_frame is None:
         return type(x).__name__, "", length_hint(x, -1), ""

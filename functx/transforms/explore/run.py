@@ -129,7 +129,7 @@ class Run:
 
     # Equations
 
-    def atom(self, x: Any) -> Atom:
+    def atom(self, x: object) -> Atom:
         """The name of the current value of `x`."""
         atom = functionalized_atom(self.builder, self.builder.atom(x))[1]
         self.record_equations()
