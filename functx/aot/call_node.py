@@ -32,6 +32,7 @@ from functx.core.program import Atom, Literal, Program, dce_equations
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.types import is_inexact
+from functx.core.typing import Value
 from functx.passes.memory_planning import backward_slice
 from functx.transforms.call_primitive import known_masks
 from functx.transforms.dce import (
@@ -261,7 +262,7 @@ def has_nan(arrays: Sequence[Any]) -> bool:
 
 
 @jax.jit
-def _any_nan(arrays: Sequence[Any]) -> Any:
+def _any_nan(arrays: Sequence[Any]) -> Value:
     found = jnp.array(False)
     for x in arrays:
         found |= jnp.isnan(x).any()

@@ -33,7 +33,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder, bind, refuse_in_transform, refuse_of_traced
 from functx.core.types import ShapedArray, is_complex, is_inexact
-from functx.core.typing import ArrayLike
+from functx.core.typing import ArrayLike, Value
 from functx.ops.operands import literal
 from functx.transforms.vmap import vmap
 
@@ -199,7 +199,7 @@ def check_grad_options(roots: list[Any], inputs: list[Any], options: dict[str, A
         )
 
 
-def unused_gradient(i: int, x: Any, allow_unused: bool, materialize: bool) -> Any:
+def unused_gradient(i: int, x: Any, allow_unused: bool, materialize: bool) -> Value | None:
     """The gradient of input number `i`, which the outputs do not use."""
     if not allow_unused:
         raise UnusedInputError(
@@ -237,7 +237,9 @@ def root_gradients(label: str, roots: Sequence[Any], gradients: object, batched:
     ]
 
 
-def root_gradient(label: str, i: int, root: object, value: object, batched: bool) -> Any:
+def root_gradient(
+    label: str, i: int, root: object, value: object, batched: bool
+) -> Value | Literal:
     """The gradient of root number `i`, in the dtype of the root."""
     if not isinstance(root, (Tracer, GradientEdge)):
         raise NoHistoryError(

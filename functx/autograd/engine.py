@@ -685,7 +685,7 @@ def nodes_leading_to(targets: set[Node], reached: set[Node]) -> set[Node]:
     return needed
 
 
-def array_of_gradient(x: Any, label: str) -> Any:
+def array_of_gradient(x: Any, label: str) -> Tracer | Variable:
     """A gradient that a user gave; GradientTypeError if it is no array."""
     if isinstance(x, Tracer):
         return x

@@ -155,7 +155,7 @@ def saved_values(
     the `id` of the array that `forward` saw. Edges of outputs would be cycles.
     """
 
-    def save(x: Any) -> Any:
+    def save(x: Any) -> SavedValue | PackedValue:
         if not is_array(x):
             return x
         key = id(x)

@@ -144,7 +144,9 @@ class FunctionRules(CustomVJPFunction):
     def is_function_of(self, other: object) -> bool:
         return isinstance(other, FunctionRules) and self.function is other.function
 
-    def forward_rule(self, keywords: object, *args: object) -> tuple[FunctionOutput, dict[str, Any]]:
+    def forward_rule(
+        self, keywords: object, *args: object
+    ) -> tuple[FunctionOutput, dict[str, Any]]:
         """The output, and the attributes of the context."""
         perturbed = tuple([isinstance(x, CustomVJPPrimal) and x.perturbed for x in args])
         inputs = tuple([x.value if isinstance(x, CustomVJPPrimal) else x for x in args])

@@ -158,7 +158,7 @@ def may_have_gradient(x: Any) -> bool:
     return x.requires_grad if isinstance(x, Variable) else is_inexact(x.dtype)
 
 
-def zeros_like(x: Any) -> Any:
+def zeros_like(x: Any) -> Variable:
     """Zeros of the type of `x`."""
     return as_variable(ops.zeros_like(x.atom.aval))
 

@@ -5,8 +5,6 @@ The checks of `functx.testing` are imported when one runs, since few programs ru
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
 from functx.autograd.variable import Variable

@@ -143,7 +143,7 @@ def _define_operator(
     """
     general = getattr(Tracer, f"__{name}__")
 
-    def method(self: Variable, other: Any) -> Any:
+    def method(self: Variable, other: Any) -> Variable:
         kind = type(other)
         if kind is Variable:
             return record_function(fun, (self, other))
@@ -156,7 +156,7 @@ def _define_operator(
     if primitive is None or reflected is None:
         return
 
-    def reflection(self: Variable, other: Any) -> Any:
+    def reflection(self: Variable, other: Any) -> Variable:
         if (type(other) is float or type(other) is int) and takes_number(self):
             return record_outputs(primitive, (number_operand(other, self.dtype), self))[0]
         return reflected(self, other)
@@ -182,7 +182,7 @@ _nonzero_operand = lru_cache(maxsize=4096, typed=True)(literal)
 def _define_method(name: str) -> None:
     fun = getattr(Tracer, name)
 
-    def method(self: Variable, *args: object, **kwargs: object) -> Any:
+    def method(self: Variable, *args: object, **kwargs: object) -> Variable:
         out = record_function(fun, (self,), args, kwargs)
         if out is self and context_builder() is None:
             # A view of all elements has a node and hooks of its own.

@@ -61,7 +61,9 @@ class LeavesFunction:
         inputs = tree.unflatten(self.in_tree, leaves)
         return flatten_output(self.function.forward(*inputs, **keywords))
 
-    def combined_forward(self, context: FunctionContext, *leaves: object, **keywords: object) -> Any:
+    def combined_forward(
+        self, context: FunctionContext, *leaves: object, **keywords: object
+    ) -> Any:
         inputs = tree.unflatten(self.in_tree, leaves)
         output = flatten_output(self.function.forward(context, *inputs, **keywords))
         state_of(context).out_tree = output[-1]

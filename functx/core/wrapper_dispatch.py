@@ -28,6 +28,7 @@ from functx.core.tracer import (
     filled_ndarray,
 )
 from functx.core.types import ShapedArray, words_layout
+from functx.core.typing import NumPyArray, Value
 from functx.core.wrappers import is_wrapper
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def dispatch(primitive: Primitive, args: Sequence[Any]) -> Any:
     )
 
 
-def _as_array(literal: Literal) -> Any:
+def _as_array(literal: Literal) -> Value | NumPyArray:
     """A literal as an operand of a handler: a traced number, or an array outside of a trace."""
     builder = current_builder.innermost()
     if builder is not None:

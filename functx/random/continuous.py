@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -137,12 +137,12 @@ def wald(
 
 
 @custom_jvp
-def _wald_quantile(x: Any, mean: ArrayLike) -> Value:
+def _wald_quantile(x: Value, mean: ArrayLike) -> Value:
     """The variate `x`, as the quantile that it is for this mean."""
     return x
 
 
-def _wald_quantile_slope(x: Any, mean: Any) -> Value:
+def _wald_quantile_slope(x: Value, mean: Value) -> Value:
     """-(dF/dmean) / (dF/dx) with the distribution function F, at the variate `x`."""
     root = ops.sqrt(x)
     return 2 / mean**2 * (x * root) * mills_ratio((x / mean + 1) / root)
@@ -151,7 +151,7 @@ def _wald_quantile_slope(x: Any, mean: Any) -> Value:
 _wald_quantile.defjvps(None, lambda t, out, x, mean: t * _wald_quantile_slope(out, mean))
 
 
-def mills_ratio(x: Any) -> Value:
+def mills_ratio(x: Value) -> Value:
     """The probability that a standard normal number exceeds `x` > 0, divided by the density at `x`."""
     is_large = x > 8
     small, large = ops.select(is_large, 8.0, x), ops.select(is_large, x, 8.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from ml_dtypes import iinfo
@@ -17,7 +16,7 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape
-from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
+from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value, Values
 from functx.lowering.jit import jit
 from functx.numpy.promotion import broadcast_to, operand, promote_inexact
 from functx.numpy.sorting_and_searching import take_from_vector
@@ -94,13 +93,13 @@ def poisson(
 def _poisson_by_products(key: Value, lam: Value, dtype: Any) -> Value:
     """The number of uniform factors, minus 1, whose product is at most exp(-lam): Knuth's method."""
 
-    def multiply(state: Any) -> Any:
+    def multiply(state: Values) -> Values:
         step, count, key, log_product = state
         count = ops.select(log_product > -lam, count + 1, count)
         u = uniform(subkey(key, 1), lam.shape, lam.dtype)
         return step + 1, count, subkey(key, 0), log_product + ops.log(u)
 
-    def continues(state: Any) -> Value:
+    def continues(state: Values) -> Value:
         step, _, _, log_product = state
         return (log_product > -lam).any() & (step < iinfo(dtype).max)
 
@@ -144,7 +143,7 @@ def _reject(
     where none of `max_steps` proposals is accepted.
     """
 
-    def step(state: Any) -> Any:
+    def step(state: Values) -> Values:
         number, out, is_done, key = state
         u, v = [uniform(subkey(key, i, 3), like.shape, like.dtype) for i in (1, 2)]
         u = u - 0.5
@@ -152,7 +151,7 @@ def _reject(
         out = ops.select(is_accepted, proposed, out)
         return number + 1, out, is_done | is_accepted, subkey(key, 0, 3)
 
-    def continues(state: Any) -> Value:
+    def continues(state: Values) -> Value:
         number, _, is_done, _ = state
         return (~is_done).any() & (number < max_steps)
 
@@ -182,7 +181,7 @@ def binomial(
 
 
 @partial(jit, static_argnames=("shape", "dtype"))
-def _binomial(key: Any, n: ArrayLike, p: ArrayLike, shape: Shape, dtype: DType) -> Value:
+def _binomial(key: Value, n: ArrayLike, p: ArrayLike, shape: Shape, dtype: DType) -> Value:
     (p,) = promote_inexact(ops.stop_gradient(p))
     n = ops.convert_element_type(ops.stop_gradient(n), p.dtype)
     n, p = broadcast_to(n, shape), broadcast_to(p, shape)
@@ -208,7 +207,7 @@ def _binomial_by_gaps(key: Value, n: Value, p: Value) -> Value:
     """The number of gaps between successes, which are geometric, that fit into `n` trials."""
     log_failure = ops.log1p(-p)
 
-    def add_gap(state: Any) -> Any:
+    def add_gap(state: Values) -> Values:
         count, position, key = state
         count = ops.select(position <= n, count + 1, count)
         u = uniform(subkey(key, 0), p.shape, p.dtype)
@@ -297,7 +296,7 @@ def multinomial(
 
 @partial(jit, static_argnames=("shape", "dtype", "unroll"))
 def _multinomial(
-    key: Any, n: ArrayLike, p: ArrayLike, shape: Shape, dtype: DType, unroll: int | bool
+    key: Value, n: ArrayLike, p: ArrayLike, shape: Shape, dtype: DType, unroll: int | bool
 ) -> Value:
     n, p = promote_inexact(ops.stop_gradient(n), ops.stop_gradient(p))
     n, p = broadcast_to(n, shape[:-1]), ops.moveaxis(broadcast_to(p, shape), len(shape) - 1, 0)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from ml_dtypes import finfo
 
@@ -19,7 +19,7 @@ from functx import lax, ops
 from functx.core.errors import ShapeError
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape
-from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
+from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value, Values
 from functx.custom.custom_jvp import custom_jvp
 from functx.lowering.jit import jit
 from functx.numpy.joining import stack, unstack
@@ -93,7 +93,7 @@ def loggamma(
     return gamma_variates(key, broadcast_to(a, shape), is_logarithmic=True)
 
 
-def gamma_variates(key: Any, a: Any, is_logarithmic: bool) -> Value:
+def gamma_variates(key: Value, a: Value, is_logarithmic: bool) -> Value:
     """Gamma variates or their logarithms for an array `a`, each drawn with a key of its own.
 
     With a batch of keys, the shape of `a` begins with that of the batch.
@@ -106,18 +106,18 @@ def gamma_variates(key: Any, a: Any, is_logarithmic: bool) -> Value:
 
 
 @custom_jvp
-def _quantile(x: Any, a: ArrayLike) -> Value:
+def _quantile(x: Value, a: ArrayLike) -> Value:
     """The gamma variate `x`, as the quantile that it is for shape `a`."""
     return x
 
 
 @custom_jvp
-def _log_quantile(x: Any, a: ArrayLike) -> Value:
+def _log_quantile(x: Value, a: ArrayLike) -> Value:
     """The logarithm `x` of a gamma variate, as that of the quantile that it is for shape `a`."""
     return x
 
 
-def _log_quantile_slope(a: Any, x: Any) -> Value:
+def _log_quantile_slope(a: Value, x: Value) -> Value:
     """The derivative of the logarithm `x` of a quantile in the shape `a`."""
     # F = exp(a x) / gamma(a + 1) for small exp(x), which may underflow.
     is_small = x < math.log(float(finfo(x.dtype).eps))
@@ -131,7 +131,7 @@ _quantile.defjvps(None, lambda t, out, x, a: t * lax.random_gamma_grad(a, out))
 _log_quantile.defjvps(None, lambda t, out, x, a: t * _log_quantile_slope(a, out))
 
 
-def gamma_variate(key: Any, a: Any, is_logarithmic: bool) -> Value:
+def gamma_variate(key: Value, a: Value, is_logarithmic: bool) -> Value:
     """One gamma variate, or its logarithm, by Marsaglia and Tsang.
 
     "A simple method for generating gamma variables" (2000). For a < 1, a variate for a + 1 is
@@ -141,13 +141,13 @@ def gamma_variate(key: Any, a: Any, is_logarithmic: bool) -> Value:
     d = ops.select(is_large, a, a + 1) - 1 / 3
     c = (1 / 3) / ops.sqrt(d)
 
-    def is_rejected(state: Any) -> Value:
+    def is_rejected(state: Values) -> Value:
         _, square, cube, u = state
         may_be_above = u >= 1 - 0.0331 * (square * square)
         is_above = ops.log(u) >= square * 0.5 + d * ((1 - cube) + ops.log(cube))
         return may_be_above & is_above
 
-    def propose(state: Any) -> Any:
+    def propose(state: Values) -> Values:
         key = state[0]
         _, x, v = while_loop(
             lambda state: state[2] <= 0, draw_normal, (subkey(key, 1, 3), zero, -one)
@@ -155,7 +155,7 @@ def gamma_variate(key: Any, a: Any, is_logarithmic: bool) -> Value:
         u = uniform(subkey(key, 2, 3), (), a.dtype)
         return subkey(key, 0, 3), x * x, (v * v) * v, u
 
-    def draw_normal(state: Any) -> Any:
+    def draw_normal(state: Values) -> Values:
         key = state[0]
         x = normal(subkey(key, 1), (), a.dtype)
         return subkey(key, 0), x, 1 + x * c
@@ -195,7 +195,9 @@ def beta(
     return first / (first + second)
 
 
-def two_loggammas(key: Any, a: Any, b: Any, shape: Any) -> Sequence[Value]:
+def two_loggammas(
+    key: KeyLike, a: ParameterLike, b: ParameterLike, shape: DrawShapeLike
+) -> Sequence[Value]:
     """Two independent arrays of logarithms of gamma variates, drawn in one loop."""
     both = stack([broadcast_to(x, shape) for x in (a, b)])
     return unstack(gamma_variates(random_split(key, (2,)), both, is_logarithmic=True))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from functx.autograd.engine import Gradient, Total, Walk, add_to_grad
 from functx.autograd.nodes import Node, SavedValue
 from functx.autograd.recorded import Recorded
-from functx.autograd.variable import as_variable, make_variable
+from functx.autograd.variable import Variable, as_variable, make_variable
+from functx.core.typing import ArrayLike
 
 if TYPE_CHECKING:
     from functx.autograd.compiled.run import WalkRun
@@ -149,7 +150,9 @@ class ValueHooksCall(UserCall):
 
     kind = "value hooks"
 
-    def call_user(self, run: WalkRun, node: Any, operands: Any, saved: Any) -> Any:
+    def call_user(
+        self, run: WalkRun, node: Any, operands: Sequence[Gradients], saved: Sequence[Any]
+    ) -> tuple[Gradients, Callable[[Walk], None]]:
         new = run.walk.run_value_hooks(node, node.hooks, operands[0])
         return new, lambda walk: walk.visit_after_value_hooks(node, new)
 
@@ -159,7 +162,9 @@ class PrehooksCall(UserCall):
 
     kind = "prehooks"
 
-    def call_user(self, run: WalkRun, node: Any, operands: Any, saved: Any) -> Any:
+    def call_user(
+        self, run: WalkRun, node: Any, operands: Sequence[Gradients], saved: Sequence[Any]
+    ) -> tuple[Gradients, Callable[[Walk], None]]:
         new = run.walk.run_prehooks(node, node.hooks, operands[0])
         return new, lambda walk: walk.run_rule(node, new)
 
@@ -173,7 +178,9 @@ class RuleCall(UserCall):
     kind = "rule"
     is_after_rule = True
 
-    def call_user(self, run: WalkRun, node: Any, operands: Any, saved: Any) -> Any:
+    def call_user(
+        self, run: WalkRun, node: Any, operands: Sequence[Gradients], saved: Sequence[Any]
+    ) -> tuple[Gradients, Callable[[Walk], None]]:
         with saved_replaced(node, saved):
             new = run.walk.pull_back(node, operands[0])
         return new, lambda walk: walk.finish_visit(node, new, operands[0])
@@ -185,7 +192,9 @@ class PosthooksCall(UserCall):
     kind = "posthooks"
     is_after_rule = True
 
-    def call_user(self, run: WalkRun, node: Any, operands: Any, saved: Any) -> Any:
+    def call_user(
+        self, run: WalkRun, node: Any, operands: Sequence[Gradients], saved: Sequence[Any]
+    ) -> tuple[Gradients, Callable[[Walk], None]]:
         new = run.walk.run_posthooks(node, node.hooks, *operands)
         return new, lambda walk: walk.send_results(node, new)
 
@@ -195,7 +204,9 @@ class PostAccumulateHooksCall(UserCall):
 
     kind = "post-accumulate hooks"
 
-    def call_user(self, run: WalkRun, node: Any, operands: Any, saved: Any) -> Any:
+    def call_user(
+        self, run: WalkRun, node: Any, operands: Sequence[Gradients], saved: Sequence[Any]
+    ) -> tuple[Gradients, Callable[[Walk], None]]:
         if node.variable.requires_grad:
             run.walk.run_post_accumulate_hooks(node, node.hooks)
         return [], lambda walk: walk.finish_visit(node, [], operands[0])
@@ -271,12 +282,12 @@ def saved_replaced(node: Any, saved: Sequence[Any]) -> Iterator[None]:
             node.saved = before
 
 
-def replaced(x: SavedValue, value: Any) -> SavedValue:
+def replaced(x: SavedValue, value: Recorded | ArrayLike) -> SavedValue:
     """A saved value, or another with the array `value` in its place."""
     recorded = value if type(value) is Recorded else as_variable(value).read()
     return x if recorded is x.recorded else x._replace(recorded=recorded, variable=None)
 
 
-def array_of(x: object) -> Any:
+def array_of(x: object) -> Variable:
     """A value of a walk as a Variable."""
     return make_variable(x, None) if type(x) is Recorded else as_variable(x)

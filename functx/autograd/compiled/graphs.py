@@ -21,6 +21,7 @@ from functx.autograd.recorded import operand_of
 from functx.autograd.recorded_operations import Operation
 from functx.autograd.saved import PackedValue
 from functx.core.program import Literal
+from functx.core.types import ShapedArray
 
 SCALAR, PACKED = -1, -2
 """Entries of `WalkGraph.canonical` for a number, which differs from walk to walk, and a packed value."""
@@ -222,7 +223,7 @@ _READERS: dict[type[Node], Any] = {
 """The method that reads a kind of node; others are read by `read_other`."""
 
 
-def edge_aval(edge: GradientEdge) -> Any:
+def edge_aval(edge: GradientEdge) -> ShapedArray:
     """The type of the gradient that an edge takes."""
     return edge.node.out_avals[edge.output_nr]
 

@@ -94,7 +94,7 @@ class WalkRun:
             return [values[n] for n in self.capture.inputs]
         return [self.with_history(values[n], n, graph.value_offsets) for n in self.capture.inputs]
 
-    def with_history(self, x: object, number: int, value_offsets: Sequence[int]) -> Any:
+    def with_history(self, x: object, number: int, value_offsets: Sequence[int]) -> object:
         """A value with its history, for a walk that is differentiated."""
         position = bisect_right(value_offsets, number) - 1
         return x if position < 0 else self.walk.unpack(self.nodes[position], x)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import scipy.special
@@ -71,7 +70,9 @@ def loss(terms: Function) -> Definition:
 def loss_backward(derivative: Function) -> Definition:
     """The definition of the backward operation of a loss with the derivative `derivative` of its terms."""
 
-    def backward(ct: Array, *args: Array, reduction: str, batch_ndim: int, **params: object) -> Array:
+    def backward(
+        ct: Array, *args: Array, reduction: str, batch_ndim: int, **params: object
+    ) -> Array:
         ct = distribute_cotangent(ct, args[0], reduction, batch_ndim)
         return ct * derivative(*args, **params)
 
