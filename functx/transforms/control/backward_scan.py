@@ -75,55 +75,80 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
             backward = Program(backward.name, backward.inputs, nonzero.equations, results)
         outputs = select_where(backward.outputs, self.nonzero_results)
         num_sums = sum(self.nonzero_results[: self.num_consts])
-        summed, others = outputs[:num_sums], outputs[num_sums:]
+        loop = SummingLoop(backward, constants, carried, rows, outputs, num_sums)
+        names = self.names.value
+        body = trace_closed(
+            loop.body,
+            loop.in_avals,
+            name=backward.name,
+            in_names=None if names is None else lambda: loop.in_names(names()),
+        )
+        return BackwardScan(body, loop.sums, loop.finish, loop.stacked_inputs)
 
-        plan = ReductionPlan(backward, constants, rows)
+
+class SummingLoop:
+    """The loop that runs a backward program in each step, and sums the terms of its first results.
+
+    Its body takes constants, the sums so far, what is carried, and rows. It returns the sums, the other
+    results, and the values that must be stacked.
+    """
+
+    def __init__(
+        self,
+        backward: Program,
+        constants: Sequence[Var],
+        carried: Sequence[Var],
+        rows: Sequence[Var],
+        outputs: Sequence[Atom],
+        num_sums: int,
+    ):
+        self.backward, self.constants = backward, constants
+        self.loop_inputs = [*carried, *rows]
+        summed, others = outputs[:num_sums], outputs[num_sums:]
+        self.plan = plan = ReductionPlan(backward, constants, rows)
         largest_first = sorted(range(num_sums), key=lambda i: -summed[i].aval.size)
         reductions = {i: plan.reduction_of(summed[i]) for i in largest_first}
-        sums = tuple([a.update(weak_type=False) for a in plan.sum_avals])
+        self.reductions = [reductions[i] for i in range(num_sums)]
+        self.sums = tuple([a.update(weak_type=False) for a in plan.sum_avals])
         stacked = [v for v in plan.stacked if v not in rows]
         stacked_rows = [v for v in rows if v in plan.stacked]
-        accumulations = [[plan.accumulation_of(term) for term in terms] for terms in plan.sums]
-        added_atoms = [atom for terms in accumulations for _, atoms in terms for atom in atoms]
-        step = with_io(backward, [*constants, *carried, *rows], [*others, *stacked, *added_atoms])
+        self.stacks = [*stacked, *stacked_rows]
+        self.stacked_inputs = tuple([rows.index(v) for v in stacked_rows])
+        self.accumulations = [[plan.accumulation_of(term) for term in terms] for terms in plan.sums]
+        added = [atom for terms in self.accumulations for _, atoms in terms for atom in atoms]
+        self.outs = [*others, *stacked]
+        self.step = with_io(backward, [*constants, *self.loop_inputs], [*self.outs, *added])
 
-        def body(*args: Value) -> list[Value]:
-            consts, so_far, loop_args = split_list(args, [len(constants), len(sums)])
-            results = apply(None, step, [*consts, *loop_args])
-            outs, added = split_list(results, [len(others) + len(stacked)])
-            return [*add_terms(so_far, accumulations, added), *outs]
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        """The types of the inputs of the body."""
+        loop_avals = [v.aval for v in self.loop_inputs]
+        return [*[v.aval for v in self.constants], *self.sums, *loop_avals]
 
-        def finish(*args: Value) -> list[Value]:
-            consts, final_sums, stacks = split_list(args, [len(constants), len(sums)])
-            stack_of = dict(zip([*stacked, *stacked_rows], stacks, strict=True))
-            final = FinalValues(dict(zip(constants, consts, strict=True)), final_sums, stack_of)
-            final.values.update(evaluate_invariants(backward, final.values, plan.invariants))
-            return [reductions[i].evaluate(final) for i in range(num_sums)]
+    def in_names(self, names: Sequence[str]) -> list[str]:
+        """The names of the inputs of the body, from those of the backward program."""
+        name_of = dict(zip(self.backward.inputs, names, strict=True))
+        return [
+            *[name_of[v] for v in self.constants],
+            *[f"sum_{i}" for i in range(len(self.sums))],
+            *[name_of[v] for v in self.loop_inputs],
+        ]
 
-        names = self.names.value
+    def body(self, *args: Value) -> list[Value]:
+        """One step."""
+        consts, so_far, loop_args = split_list(args, [len(self.constants), len(self.sums)])
+        results = apply(None, self.step, [*consts, *loop_args])
+        outs, added = split_list(results, [len(self.outs)])
+        return [*add_terms(so_far, self.accumulations, added), *outs]
 
-        def in_names() -> list[str]:
-            assert names is not None
-            name_of = dict(zip(backward.inputs, names(), strict=True))
-            return [
-                *[name_of[v] for v in constants],
-                *[f"sum_{i}" for i in range(len(sums))],
-                *[name_of[v] for v in [*carried, *rows]],
-            ]
-
-        loop_avals = [v.aval for v in [*carried, *rows]]
-        const_avals = [v.aval for v in constants]
-        return BackwardScan(
-            trace_closed(
-                body,
-                [*const_avals, *sums, *loop_avals],
-                name=backward.name,
-                in_names=None if names is None else in_names,
-            ),
-            sums,
-            finish,
-            tuple([rows.index(v) for v in stacked_rows]),
-        )
+    def finish(self, *args: Value) -> list[Value]:
+        """The sums, from the constants, the sums of the last step, and the stacks."""
+        consts, final_sums, stacks = split_list(args, [len(self.constants), len(self.sums)])
+        stack_of = dict(zip(self.stacks, stacks, strict=True))
+        final = FinalValues(dict(zip(self.constants, consts, strict=True)), final_sums, stack_of)
+        known = evaluate_invariants(self.backward, final.values, self.plan.invariants)
+        final.values.update(known)
+        return [reduction.evaluate(final) for reduction in self.reductions]
 
 
 def evaluate_invariants(
