@@ -168,57 +168,70 @@ class AnalyzeMemory(Rewrite[AnalyzedProgram]):
     def __call__(self, program: Program) -> AnalyzedProgram:
         if not program.writes:
             return analyze_without_writes(program, self.strides)
-        outputs: list[OutputMemory] = []
-        writes: dict[int, InputWrites] = {}
-        roots: dict[int, int] = {}
-        forward_values: dict[int, int] = {}
-        layout_dependent = False
-        overwrites: set[Atom] = set()
-
-        def body(*args: Tracer) -> list[Tracer]:
-            nonlocal layout_dependent
-            strides = [*self.strides, *[None] * (len(args) - len(self.strides))]
-            functionalizer = WriteTrackingFunctionalizer(program.inputs, args, strides)
-            functionalizer.emit_all(program.equations)
-            layout_dependent = functionalizer.layout_dependent
-            overwrites.update(functionalizer.overwrites)
-            aliases = functionalizer.aliases
-            storages = {aliases[v].storage: i for i, v in enumerate(program.inputs)}
-            outs = [functionalizer.read(atom) for atom in program.outputs]
-            for storage, i in storages.items():
-                if storage.value.atom is not storage.initial_value.atom:
-                    writes[i] = functionalizer.writes[storage]
-            new = [storage.value for storage, i in storages.items() if i in writes]
-            for atom in program.outputs:
-                number = len(args) + len(outputs)
-                view: tuple[ReplayableView, ...] = ()
-                if type(atom) is not Literal:
-                    steps = view_steps(aliases[atom])
-                    if steps is not None:
-                        number = storages.setdefault(aliases[atom].storage, number)
-                        view = steps
-                outputs.append(OutputMemory(number, view))
-            for memory in outputs:
-                if memory.view and memory.storage >= len(args):
-                    roots.setdefault(memory.storage, len(outs) + len(new) + len(roots))
-            values = {number: storage.value for storage, number in storages.items()}
-            results = [*outs, *new, *[values[number] for number in roots]]
-            for storage, i in storages.items():
-                if i in writes and writes[i].in_forward and writes[i].in_backward:
-                    forward_values[i] = len(results)
-                    results.append(functionalizer.forward_values[storage])
-            return results
-
-        pure = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+        trace = MemoryTrace(program, self.strides)
+        pure = trace_closed(
+            trace.run, program.in_avals, name=program.name, in_names=program.in_names
+        )
         return AnalyzedProgram(
             pure,
-            tuple(outputs),
-            writes,
-            roots,
-            forward_values,
-            layout_dependent,
-            frozenset(overwrites),
+            tuple(trace.outputs),
+            trace.writes,
+            trace.roots,
+            trace.forward_values,
+            trace.functionalizer.layout_dependent,
+            frozenset(trace.functionalizer.overwrites),
         )
+
+
+class MemoryTrace:
+    """The trace of a program without its writes, which finds the fields of `AnalyzedProgram`."""
+
+    functionalizer: WriteTrackingFunctionalizer
+
+    def __init__(self, program: Program, strides: Sequence[Strides | None]):
+        self.program, self.strides = program, strides
+        self.outputs: list[OutputMemory] = []
+        self.writes: dict[int, InputWrites] = {}
+        self.roots: dict[int, int] = {}
+        self.forward_values: dict[int, int] = {}
+
+    def run(self, *args: Tracer) -> list[Tracer]:
+        """The outputs of the analyzed program."""
+        strides = [*self.strides, *[None] * (len(args) - len(self.strides))]
+        self.functionalizer = functionalizer = WriteTrackingFunctionalizer(
+            self.program.inputs, args, strides
+        )
+        functionalizer.emit_all(self.program.equations)
+        storages = {functionalizer.aliases[v].storage: i for i, v in enumerate(self.program.inputs)}
+        results = [functionalizer.read(atom) for atom in self.program.outputs]
+        inputs = list(storages.items())
+        for storage, i in inputs:
+            if storage.value.atom is not storage.initial_value.atom:
+                self.writes[i] = functionalizer.writes[storage]
+                results.append(storage.value)
+        self.find_outputs(storages, len(args))
+        values = {number: storage.value for storage, number in storages.items()}
+        for memory in self.outputs:
+            if memory.view and memory.storage >= len(args) and memory.storage not in self.roots:
+                self.roots[memory.storage] = len(results)
+                results.append(values[memory.storage])
+        for storage, i in inputs:
+            if i in self.writes and self.writes[i].in_forward and self.writes[i].in_backward:
+                self.forward_values[i] = len(results)
+                results.append(functionalizer.forward_values[storage])
+        return results
+
+    def find_outputs(self, storages: dict[Storage, int], num_inputs: int) -> None:
+        """Finds the memory of each output; adds the storages that no input owns to `storages`."""
+        for atom in self.program.outputs:
+            number = num_inputs + len(self.outputs)
+            view: tuple[ReplayableView, ...] = ()
+            if type(atom) is not Literal:
+                alias = self.functionalizer.aliases[atom]
+                steps = view_steps(alias)
+                if steps is not None:
+                    number, view = storages.setdefault(alias.storage, number), steps
+            self.outputs.append(OutputMemory(number, view))
 
 
 def analyze_without_writes(program: Program, strides: Sequence[Strides | None]) -> AnalyzedProgram:

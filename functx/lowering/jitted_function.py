@@ -200,10 +200,7 @@ class JittedFunction:
         if recording_operand(traced.captured) is not None:
             if not dispatch_key.is_lowering:
                 raise Retrace(self.enable_variables)
-            with jax.core.eval_context():
-                captured: list[Any] = traced.captured
-                present = [x.compute() if is_variable(x) else x for x in captured]
-            traced = traced._replace(captured=present)
+            traced = traced._replace(captured=values_of_variables(traced.captured))
         values = self.captured.in_trace(traced.captured, hidden, key)
         # The key of a program would not do: another trace may make other callbacks.
         if config.verify and key not in self.verified:
@@ -218,13 +215,7 @@ class JittedFunction:
             kind="jit",
         )
         outs = bind_functx_call(traced.program, [*leaves, *values], self.own_options.outline)
-        writes_arguments = any([i < len(leaves) for i in traced.written])
-        if (
-            (traced.layout_dependent and not self.layout_dependent)
-            or (traced.written and not dispatch_key.returns)
-            or (writes_arguments and dispatch_key.returns != "arguments")
-        ):
-            raise Retrace(partial(self.enable_writes, writes_arguments, traced.layout_dependent))
+        self.check_writes(traced, len(leaves), dispatch_key)
         count = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:count])
         if not dispatch_key.returns:
@@ -235,6 +226,18 @@ class JittedFunction:
             for i in traced.written
         ]
         return out, dict(zip(keys, outs[count:], strict=True))
+
+    def check_writes(
+        self, traced: TracedFunction, num_arguments: int, dispatch_key: DispatchKey
+    ) -> None:
+        """Raises Retrace unless the call is traced for the layouts and the new values of `traced`."""
+        writes_arguments = any([i < num_arguments for i in traced.written])
+        if (
+            (traced.layout_dependent and not self.layout_dependent)
+            or (traced.written and not dispatch_key.returns)
+            or (writes_arguments and dispatch_key.returns != "arguments")
+        ):
+            raise Retrace(partial(self.enable_writes, writes_arguments, traced.layout_dependent))
 
     def trace(
         self, fun: Function, in_tree: TreeDef, avals: Avals, dispatch_key: DispatchKey
@@ -529,6 +532,12 @@ class JittedFunction:
             self.with_state.clear_cache()
         self.captured.positions_by_key.clear()
         self.verified.clear()
+
+
+def values_of_variables(captured: Sequence[Any]) -> list[Any]:
+    """Captured values, with the present value of each Variable in place of it."""
+    with jax.core.eval_context():
+        return [x.compute() if is_variable(x) else x for x in captured]
 
 
 def is_disabled() -> bool:

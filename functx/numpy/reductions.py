@@ -108,16 +108,7 @@ def reduction(
                 if type(a) is Tracer:
                     x: Value = a
                     aval = a.atom.aval
-                    if (
-                        of_floats is not None
-                        and not args
-                        and options.keys() <= {"keepdims"}
-                        and aval.dtype.kind == "f"
-                        and aval.dtype.itemsize > 2
-                        and not aval.weak_type
-                        and aval.shape
-                        and axis != ()
-                    ):
+                    if of_floats is not None and _is_of_floats(aval, axis, args, options):
                         reduced = canonical_axes(axis, aval.ndim)
                         result = of_floats(a, reduced)
                         return restore_reduced_axes(result, aval.shape, reduced, **options)
@@ -146,6 +137,20 @@ def reduction(
         return cast(ReductionFunction[P], as_one_program(call) if eager_program else call)
 
     return decorate
+
+
+def _is_of_floats(
+    aval: ShapedArray, axis: Axes, args: tuple[Any, ...], options: dict[str, Any]
+) -> bool:
+    return (
+        not args
+        and options.keys() <= {"keepdims"}
+        and aval.dtype.kind == "f"
+        and aval.dtype.itemsize > 2
+        and not aval.weak_type
+        and bool(aval.shape)
+        and axis != ()
+    )
 
 
 def restore_reduced_axes(out: Value, shape: Shape, axes: Shape, keepdims: bool = False) -> Value:
