@@ -8,7 +8,7 @@ from contextvars import copy_context
 from operator import is_not
 from sys import getrefcount
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,9 @@ from functx.transforms.tracing_api import FlatFunction
 
 if TYPE_CHECKING:
     from functx.lowering.jitted_function import JittedFunction
+
+StepWithVariables: TypeAlias = "tuple[JittedStep, list[Variable]]"
+"""A step, and the Variables that it has in a call."""
 
 STEPS_OF_A_KEY = 8
 """How many steps are kept of calls that differ only in what they find of Variables."""
@@ -113,31 +116,10 @@ class JittedSteps:
             if steps is None:
                 steps = []
                 self.steps.put(whole_key, steps)
-            for i, step in enumerate(steps):
-                found = step.find_variables(fun)
-                if found is not None:
-                    if i:
-                        steps.insert(0, steps.pop(i))
-                    break
-            else:
-                trace = StepTrace(function_name(fun), argument_names(fun, in_tree, avals))
-                try:
-                    with self.function.tracing():
-                        step, found = trace_step(trace, fun, in_tree, avals)
-                except Exception:
-                    if self.is_step or trace.has_backward:
-                        raise
-                    self.is_step = False
-                    return NotImplemented
-                self.is_step = bool(self.is_step or trace.has_backward or step.traced.changes)
-                if not self.is_step:
-                    return NotImplemented
-                stores = bool(step.traced.kept)
-                if not stores and step.places.hold(fun, found):
-                    steps.insert(0, step)
-                    del steps[STEPS_OF_A_KEY:]
-                else:
-                    warn_of_trace(fun, UnrepeatableStep(stores))
+            known = take_step(steps, fun) or self.trace(steps, fun, in_tree, avals)
+            if known is None:
+                return NotImplemented
+            step, found = known
             if step.needs_history and may_be_node and not step.is_no_node:
                 # Another trace finds out, once.
                 step.is_no_node = True
@@ -151,6 +133,44 @@ class JittedSteps:
             if results is not None:
                 return tree.unflatten(step.out_tree, results)
             return self(fun, leaves, in_tree, avals, key, may_be_node)
+
+    def trace(
+        self, steps: list[JittedStep], fun: Function, in_tree: tree.TreeDef, avals: Avals
+    ) -> StepWithVariables | None:
+        """A new step with its Variables, first among `steps` if it can run again; None if it is none.
+
+        Sets `is_step` if that is not known.
+        """
+        trace = StepTrace(function_name(fun), argument_names(fun, in_tree, avals))
+        try:
+            with self.function.tracing():
+                step, found = trace_step(trace, fun, in_tree, avals)
+        except Exception:
+            if self.is_step or trace.has_backward:
+                raise
+            self.is_step = False
+            return None
+        self.is_step = bool(self.is_step or trace.has_backward or step.traced.changes)
+        if not self.is_step:
+            return None
+        stores = bool(step.traced.kept)
+        if not stores and step.places.hold(fun, found):
+            steps.insert(0, step)
+            del steps[STEPS_OF_A_KEY:]
+        else:
+            warn_of_trace(fun, UnrepeatableStep(stores))
+        return step, found
+
+
+def take_step(steps: list[JittedStep], fun: Function) -> StepWithVariables | None:
+    """The step that finds what it found when it was traced, which moves to the front of `steps`."""
+    for i, step in enumerate(steps):
+        found = step.find_variables(fun)
+        if found is not None:
+            if i:
+                steps.insert(0, steps.pop(i))
+            return step, found
+    return None
 
 
 class UnrepeatableStep(NamedTuple):
@@ -207,7 +227,7 @@ def call_uncompiled(fun: Function, leaves: Sequence[Any], in_tree: tree.TreeDef)
 
 def trace_step(
     trace: StepTrace, fun: Function, in_tree: tree.TreeDef, avals: Avals
-) -> tuple[JittedStep, list[Variable]]:
+) -> StepWithVariables:
     """The step that a call is, and its Variables, all as they were before."""
     search = PlaceSearch(fun)
     flat = FlatFunction(fun, in_tree, "jit", False)

@@ -95,49 +95,16 @@ def implicit_root(
     derivatives of every order, and have no derivative themselves. Without `factorize`, the
     factors are None.
     """
-    label = body_name(kind, f)
-    guess = SolutionTree(label, kind, "initial_guess", initial_guess, "f", f)
-    function = guess.function
+    guess = SolutionTree(body_name(kind, f), kind, "initial_guess", initial_guess, "f", f)
     traced_solve = guess.trace_solver("solve", lambda x: solve(f, x), has_aux)
-    count = len(guess.leaves)
-    derivative = cached_rewrite(PartialDerivative(count), function.program)
-
-    def derivative_at(x: PyTree, program: Program) -> Function:
-        """`program`, linear in its first inputs, as a function of these, at `x`."""
-        consts = [*tree.leaves(x), *function.captured]
-        role = "the function that tangent_solve is given"
-        return lambda v: guess.apply(role, program, v, consts)
-
-    traced_factors: TracedFunction | None = None
-    structure, factor_avals = tree.structure(None), []
-    if factorize is not None:
-        at_root = lambda x: factorize(derivative_at(x, derivative), x)  # noqa: E731
-        at_root.__name__ = "factorize"
-        traced_factors = trace_function(at_root, guess.in_tree, guess.avals, kind)
-        structure, factor_avals = traced_factors.out_tree, traced_factors.out_avals
-    example = tree.unflatten(structure, factor_avals)
-    operands = tree.structure(((initial_guess, initial_guess, example), {}))
-
-    def trace_tangent_solve(program: Program) -> TracedFunction:
-        """`tangent_solve` of right-hand side, x and factors; `program` is linear in its first inputs."""
-
-        def solve_at(y: PyTree, x: PyTree, factors: PyTree) -> PyTree:
-            return tangent_solve(derivative_at(x, program), y, factors)
-
-        solve_at.__name__ = "tangent_solve"
-        avals = [*guess.avals, *guess.avals, *factor_avals]
-        traced = trace_function(solve_at, operands, avals, kind)
-        traced.refuse_writes(kind)
-        guess.check_result("tangent_solve", traced)
-        return traced._replace(program=cast_outputs(traced.program, guess.avals))
-
-    tangent = trace_tangent_solve(derivative)
+    solver = TangentSolver(guess, tangent_solve, factorize)
+    tangent = solver.trace(solver.derivative)
     captures = Captures()
-    for traced in filter(None, (function, traced_solve, tangent, traced_factors)):
+    for traced in filter(None, (guess.function, traced_solve, tangent, solver.factors)):
         captures.add(traced.captured)
     transpose: TracedFunction | None = None
     if current_builder.get() is not None or has_jax_tracers([*guess.leaves, *captures.values]):
-        transpose = _trace_transpose_solve(label, count, tangent, derivative, trace_tangent_solve)
+        transpose = solver.trace_transpose(tangent)
     if transpose is not None:
         captures.add(transpose.captured)
 
@@ -145,34 +112,79 @@ def implicit_root(
         return captures.with_capture_inputs(traced.program, traced.captured)
 
     primitive = CustomRoot(
-        with_consts(function),
+        with_consts(guess.function),
         with_consts(traced_solve),
         with_consts(tangent),
         transpose and with_consts(transpose),
-        traced_factors and with_consts(traced_factors),
+        solver.factors and with_consts(solver.factors),
     )
     outs = primitive(*guess.leaves, *captures.values)
     return tree.unflatten(traced_solve.out_tree, outs)
 
 
-def _trace_transpose_solve(
-    label: str,
-    count: int,
-    tangent: TracedFunction,
-    derivative: Program,
-    trace_tangent_solve: Callable[[Program], TracedFunction],
-) -> TracedFunction | None:
-    """The solve with the transpose of `derivative`; None if `f` has no transpose."""
-    try:
-        program = cached_rewrite(LinearTranspose(f"{label}: tangent_solve", count), tangent.program)
-        return tangent._replace(program=program)
-    except (LinearityError, MissingRuleError):
-        pass
-    try:
-        transpose = cached_rewrite(LinearTranspose(f"{label}: f", count), derivative)
-        return trace_tangent_solve(transpose)
-    except MissingRuleError:
-        return None
+class TangentSolver:
+    """The solver of the linear equations that give tangents of the root, with traced factors.
+
+    `derivative` is the program of the derivative of `f`, linear in its first inputs.
+    """
+
+    def __init__(
+        self,
+        guess: SolutionTree,
+        solve: Callable[[Function, PyTree, PyTree], PyTree],
+        factorize: Callable[[Function, PyTree], PyTree] | None,
+    ):
+        self.guess, self.solve = guess, solve
+        self.derivative = cached_rewrite(
+            PartialDerivative(len(guess.leaves)), guess.function.program
+        )
+        self.factors: TracedFunction | None = None
+        if factorize is not None:
+
+            def at_root(x: PyTree) -> PyTree:
+                return factorize(self.function_at(x, self.derivative), x)
+
+            at_root.__name__ = "factorize"
+            self.factors = trace_function(at_root, guess.in_tree, guess.avals, guess.kind)
+
+    def function_at(self, x: PyTree, program: Program) -> Function:
+        """`program`, linear in its first inputs, as a function of these, at `x`."""
+        consts = [*tree.leaves(x), *self.guess.function.captured]
+        role = "the function that tangent_solve is given"
+        return lambda v: self.guess.apply(role, program, v, consts)
+
+    def trace(self, program: Program) -> TracedFunction:
+        """`tangent_solve` of right-hand side, x and factors; `program` is linear in its first inputs."""
+        guess, factors = self.guess, self.factors
+
+        def solve_at(y: PyTree, x: PyTree, factors: PyTree) -> PyTree:
+            return self.solve(self.function_at(x, program), y, factors)
+
+        solve_at.__name__ = "tangent_solve"
+        factor_avals = [] if factors is None else factors.out_avals
+        structure = tree.structure(None) if factors is None else factors.out_tree
+        unknown = tree.unflatten(guess.structure, guess.avals)
+        example = unknown, unknown, tree.unflatten(structure, factor_avals)
+        avals = [*guess.avals, *guess.avals, *factor_avals]
+        traced = trace_function(solve_at, tree.structure((example, {})), avals, guess.kind)
+        traced.refuse_writes(guess.kind)
+        guess.check_result("tangent_solve", traced)
+        return traced._replace(program=cast_outputs(traced.program, guess.avals))
+
+    def trace_transpose(self, tangent: TracedFunction) -> TracedFunction | None:
+        """The solve with the transpose of `derivative`; None if `f` has no transpose."""
+        label, count = self.guess.label, len(self.guess.leaves)
+        try:
+            transpose = LinearTranspose(f"{label}: tangent_solve", count)
+            return tangent._replace(program=cached_rewrite(transpose, tangent.program))
+        except (LinearityError, MissingRuleError):
+            pass
+        try:
+            return self.trace(
+                cached_rewrite(LinearTranspose(f"{label}: f", count), self.derivative)
+            )
+        except MissingRuleError:
+            return None
 
 
 def _examples(with_factors: bool) -> dict[str, Any]:
