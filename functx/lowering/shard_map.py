@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -93,6 +93,8 @@ def _sample_program() -> Program:
     return trace_closed(body, [f64[3], f64[3]], name="example")
 
 
+MeshLike: TypeAlias = jax.sharding.Mesh | AbstractMesh
+"""A mesh of devices, or one that names axes only."""
 _SAMPLE_MESH = AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,))
 
 
@@ -403,18 +405,11 @@ def shard_map(
     def wrapper(*args: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, {}))
         device_mesh = ops.with_auto_axes(mesh if mesh is not None else ops.current_mesh(label))
-        names = tuple([n for n in device_mesh.axis_names if not axis_names or n in axis_names])
-        if unknown := set(axis_names) - set(names):
-            raise ArgumentError(
-                f"{label}: axis_names must be axes of the mesh; got {sorted(map(str, unknown))} for "
-                f"a mesh with the axes {device_mesh.axis_names}"
-            )
+        names = _mapped_axes(label, device_mesh, axis_names)
         leaf_names = argument_names(f, in_tree)
         avals = avals_of(leaves, "shard_map", f, in_tree)
         if in_specs is None:
-            leaf_specs: Sequence[PartitionSpec | None] = _specs_from_shardings(
-                label, tree.leaves(args), device_mesh, leaf_names
-            )
+            leaf_specs = _specs_from_shardings(label, tree.leaves(args), device_mesh, leaf_names)
         else:
             prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
             leaf_specs = _flatten_specs(f"{label}: in_specs", prefix, tree.structure(args))
@@ -448,6 +443,19 @@ def shard_map(
     return wrap_transform(wrapper, f, "shard_map")
 
 
+def _mapped_axes(
+    label: str, mesh: MeshLike, axis_names: Iterable[Hashable]
+) -> tuple[Hashable, ...]:
+    """The axes of the mesh that are named, or all; ArgumentError for a name of no axis."""
+    names = tuple([n for n in mesh.axis_names if not axis_names or n in axis_names])
+    if unknown := set(axis_names) - set(names):
+        raise ArgumentError(
+            f"{label}: axis_names must be axes of the mesh; got {sorted(map(str, unknown))} for "
+            f"a mesh with the axes {mesh.axis_names}"
+        )
+    return names
+
+
 def _flatten_specs(what: str, specs: PyTree, like: TreeDef) -> list[PartitionSpec | None]:
     """One spec for each leaf of the structure `like`."""
     try:
@@ -459,9 +467,9 @@ def _flatten_specs(what: str, specs: PyTree, like: TreeDef) -> list[PartitionSpe
 def _specs_from_shardings(
     what: str,
     leaves: Values,
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    mesh: MeshLike,
     shown: InputNames,
-) -> list[PartitionSpec]:
+) -> list[PartitionSpec | None]:
     """The specs of the shardings that arrays have."""
     found = []
     for name, x in zip(shown(), leaves, strict=True):
@@ -481,7 +489,7 @@ def _check_spec(
     what: str,
     aval: ShapedArray,
     spec: object,
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    mesh: MeshLike,
     names: Sequence[Hashable],
     is_key: bool,
 ) -> DimSpecs:
@@ -499,9 +507,7 @@ def _check_spec(
     return found
 
 
-def _local_aval(
-    aval: ShapedArray, spec: DimSpecs, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
-) -> ShapedArray:
+def _local_aval(aval: ShapedArray, spec: DimSpecs, mesh: MeshLike) -> ShapedArray:
     shape = list(aval.shape)
     for dim, entry in enumerate(spec):
         for name in entry:
@@ -513,7 +519,7 @@ def _out_specs(
     what: str,
     out_specs: PyTree,
     traced: TracedFunction,
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    mesh: MeshLike,
     names: Sequence[Hashable],
 ) -> tuple[DimSpecs, ...]:
     flat = _flatten_specs(f"{what}: out_specs", out_specs, traced.out_tree)
