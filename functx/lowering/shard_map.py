@@ -456,7 +456,7 @@ def _mapped_axes(
     return names
 
 
-def _flatten_specs(what: str, specs: PyTree, like: TreeDef) -> list[PartitionSpec | None]:
+def _flatten_specs(what: str, specs: PyTree, like: TreeDef) -> Sequence[PartitionSpec | None]:
     """One spec for each leaf of the structure `like`."""
     try:
         return tree.broadcast_prefix(specs, like, what)
@@ -469,7 +469,7 @@ def _specs_from_shardings(
     leaves: Values,
     mesh: MeshLike,
     shown: InputNames,
-) -> list[PartitionSpec | None]:
+) -> Sequence[PartitionSpec | None]:
     """The specs of the shardings that arrays have."""
     found = []
     for name, x in zip(shown(), leaves, strict=True):
