@@ -117,13 +117,7 @@ def checkpoint(
         function = bind_arguments(fun, static, len(args), static_keywords)
         leaves, in_tree = tree.flatten_with_key_data((dynamic, kwargs))
         avals = avals_of(leaves, "checkpoint", function, in_tree)
-        barrier = prevent_cse
-        if not isinstance(prevent_cse, bool):
-            label = f"checkpoint({function_name(fun)}): prevent_cse"
-            flags = tree.broadcast_prefix(prevent_cse, tree.structure(args), label)
-            if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
-                raise ArgumentError(f"{label} must be made of True and False; got {wrong[0]!r}")
-            barrier = any(flags)
+        barrier = _any_flag(f"checkpoint({function_name(fun)}): prevent_cse", prevent_cse, args)
         traced = trace_function(
             function, in_tree, avals, "checkpoint", values=leaves, carries_writes=True
         )
@@ -139,6 +133,15 @@ def checkpoint(
 
 
 remat = checkpoint
+
+
+def _any_flag(label: str, flags: PyTree, args: tuple[PyTree, ...]) -> bool:
+    if isinstance(flags, bool):
+        return flags
+    leaves = tree.broadcast_prefix(flags, tree.structure(args), label)
+    if wrong := [flag for flag in leaves if not isinstance(flag, bool)]:
+        raise ArgumentError(f"{label} must be made of True and False; got {wrong[0]!r}")
+    return any(leaves)
 
 
 def _example() -> Program:

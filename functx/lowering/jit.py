@@ -107,14 +107,8 @@ def jit(
     options = shared | {
         "static_argnums": tuple(n + 1 for n in nums),
         "donate_argnums": tuple(n + 1 for n in donated),
+        **_placement(in_shardings, out_shardings, device, backend),
     }
-    if device is not None or backend is not None:
-        options |= {"device": device, "backend": backend}
-    if in_shardings is not None:
-        per_argument = isinstance(in_shardings, (tuple, list))
-        options["in_shardings"] = (None, *in_shardings) if per_argument else in_shardings
-    if out_shardings is not None:
-        options["out_shardings"] = out_shardings
     own_options = TraceOptions(outline, parse_memory_mode("jit", memory))
 
     def jit_with_state() -> Function:
@@ -137,6 +131,21 @@ def jit(
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
     vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "eval_shape", "clear_cache")
     return wrapper
+
+
+def _placement(
+    in_shardings: PyTree, out_shardings: PyTree, device: jax.Device | None, backend: str | None
+) -> dict[str, Any]:
+    """The options of JAX's jit that say where arrays lie, for a function with hidden arguments."""
+    options: dict[str, Any] = {}
+    if device is not None or backend is not None:
+        options |= {"device": device, "backend": backend}
+    if in_shardings is not None:
+        per_argument = isinstance(in_shardings, (tuple, list))
+        options["in_shardings"] = (None, *in_shardings) if per_argument else in_shardings
+    if out_shardings is not None:
+        options["out_shardings"] = out_shardings
+    return options
 
 
 def _static_and_donated(
