@@ -11,6 +11,7 @@ from functx.numpy import wrapper_methods as _wrapper_methods
 from functx.numpy.array_creation import *
 from functx.numpy.bits import *
 from functx.numpy.cumulative import *
+from functx.numpy.einstein_summation import *
 from functx.numpy.floating_point import *
 from functx.numpy.histograms import *
 from functx.numpy.index_tricks import *

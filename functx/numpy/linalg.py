@@ -20,6 +20,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import real_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
 from functx.numpy import floating_point, matrices, operators, reductions, shapes, ufuncs
+from functx.numpy.einstein_summation import einsum
 from functx.numpy.householder import Geqrf, hermitian_from_triangle
 from functx.numpy.indexing import take_along_axis
 from functx.numpy.matrices import eye
@@ -35,7 +36,7 @@ from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import as_inexact, broadcast_shapes, operand, promote, promote_inexact
 from functx.numpy.shapes import matrix_transpose
 from functx.numpy.sorting_and_searching import argsort
-from functx.numpy.tensor_contractions import einsum, matmul, tensordot, vecdot
+from functx.numpy.tensor_contractions import matmul, tensordot, vecdot
 from functx.ops import factorizations, linear_systems
 from functx.ops.contraction import PrecisionLike
 from functx.ops.eigenvectors import Eig

@@ -17,9 +17,9 @@ from functx.core.typing import ArrayLike, DTypeLike, ShapeLike, Value
 from functx.custom.custom_jvp import custom_jvp
 from functx.lowering.jit import jit
 from functx.numpy import linalg
+from functx.numpy.einstein_summation import einsum
 from functx.numpy.matrices import diagonal
 from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand, promote_inexact
-from functx.numpy.tensor_contractions import einsum
 from functx.ops.operands import as_int, canonical_shape
 from functx.ops.parallel import OutSharding, place_result
 from functx.ops.random import subkey
