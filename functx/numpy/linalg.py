@@ -37,7 +37,7 @@ from functx.numpy.promotion import as_inexact, broadcast_shapes, operand, promot
 from functx.numpy.shapes import matrix_transpose
 from functx.numpy.sorting_and_searching import argsort
 from functx.numpy.tensor_contractions import matmul, tensordot, vecdot
-from functx.ops import factorizations, linear_systems
+from functx.ops import determinants, factorizations, linear_systems
 from functx.ops.contraction import PrecisionLike
 from functx.ops.eigenvectors import Eig
 from functx.ops.least_squares import Pinv, Qr
@@ -164,7 +164,7 @@ def det(a: ArrayOrList) -> Value:
     >>> functx.numpy.round(functx.grad(np.linalg.det)(np.array([[1.0, 2.0], [2.0, 4.0]])), 3).tolist()
     [[4.0, -2.0], [-2.0, 1.0]]
     """
-    return linear_systems.det(as_inexact(a))
+    return determinants.det(as_inexact(a))
 
 
 def slogdet(a: ArrayOrList, *, method: str | None = None) -> SlogdetResult:

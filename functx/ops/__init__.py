@@ -26,6 +26,7 @@ from functx.ops.concatenation import *  # noqa: F403
 from functx.ops.contraction import *  # noqa: F403
 from functx.ops.conversion import *  # noqa: F403
 from functx.ops.cumulative import *  # noqa: F403
+from functx.ops.determinants import *  # noqa: F403
 from functx.ops.dynamic_slicing import *  # noqa: F403
 from functx.ops.effect_tokens import *  # noqa: F403
 from functx.ops.eigenvectors import *  # noqa: F403
