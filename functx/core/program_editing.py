@@ -123,7 +123,7 @@ def call_program_flat(program: Program, args: Sequence[ArrayLike]) -> list[Value
     new = dict(zip(pure.written, outs[count:], strict=True))
     write_to_numpy_arrays(args, new)
     for i, x in new.items():
-        state: Any = args[i]
+        state = args[i]
         if isinstance(state, GeneratorState):
             state.store(x.compute() if is_variable(x) else x)  # type: ignore[attr-defined]
     return outs[:count]

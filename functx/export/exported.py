@@ -84,7 +84,7 @@ class Exported:
     def _make_program(self) -> Program:
         interface, trees = self._interface, None
         if interface.in_tree is not None:
-            out_tree: Any = interface.out_tree
+            out_tree = interface.out_tree
             if interface.written:
                 new = tree.structure((0,) * len(interface.written))
                 out_tree = tree.treedef_tuple([out_tree, new])

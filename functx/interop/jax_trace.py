@@ -240,7 +240,7 @@ def run_in_functx_trace(fun: Function, args: Values) -> PyTree:
     if not axes:
         with set_current_trace(trace):
             return fun(*args)
-    out: Any = None
+    out = None
 
     def within() -> None:
         nonlocal out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from ml_dtypes import finfo
 
@@ -264,7 +263,7 @@ class StudentQuantile(KernelFunction):
         odds = ops.select(near, -odds, odds)
         size = ops.sqrt(df) * ops.exp(-0.5 * odds)
         value = ops.select(p < 0.5, -size, size)
-        ends: Any = ops.select(
+        ends = ops.select(
             p == 0.0, -math.inf, ops.select(p == 1.0, math.inf, ops.constant_like(p, math.nan))
         )
         ends = ops.select(p == 0.5, 0.0, ends)

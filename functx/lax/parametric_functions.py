@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ml_dtypes import finfo
 
@@ -162,7 +162,7 @@ def iterate(
         return k + 1.0, ops.select(ops.reduce_or(changes), k, last), state
 
     one = ops.full((), 1.0, dtype)
-    final: Any = while_loop(unsettled, advance, (one, one, state))
+    final = while_loop(unsettled, advance, (one, one, state))
     result: State = final[2]
     return result
 

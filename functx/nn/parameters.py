@@ -68,7 +68,7 @@ class Buffer(metaclass=StateKind):
     persistent: bool
 
     def __new__(cls, value: ArrayOrList, persistent: bool = True) -> Any:
-        x: Any = _declare(cls, value, requires_grad=False)
+        x = _declare(cls, value, requires_grad=False)
         x._is_persistent = persistent
         return x
 

@@ -217,9 +217,7 @@ def _fill(self: Tracer, value: ArrayOrList) -> None:
 def _itemset(self: Tracer, *args: Any) -> None:
     """Write the last argument to one element, at a flat index or at the index in the others."""
     *position, value = args
-    index: Any = tuple(
-        position[0] if len(position) == 1 and type(position[0]) is tuple else position
-    )
+    index = tuple(position[0] if len(position) == 1 and type(position[0]) is tuple else position)
     if len(index) == 1 and self.ndim != 1:
         index = tuple([int(i) for i in np.unravel_index(index[0], self.shape)])
     set_item(self, index, value)

@@ -231,7 +231,7 @@ def is_own_view(x: Tracer, idx: Index, value: object) -> bool:
     if key is None or type(value) is not Tracer or value.builder is not x.builder:
         return False
     steps = static_index_primitives(x.atom.aval.shape, key)
-    atom: Any = value.atom
+    atom = value.atom
     for step in reversed(steps):
         position = x.builder.producer(atom)
         if position is None or x.builder.equations[position].primitive is not step:

@@ -106,7 +106,7 @@ def reshape(
     if copy is not None:
         return _copy_or_check_shared(a, reshape(a, shape, order), copy)
     a = ensure_array(a)
-    lengths: Any = shape if type(shape) is tuple else shape_entries(shape)
+    lengths = shape if type(shape) is tuple else shape_entries(shape)
     for n in lengths:
         if type(n) is not int:
             lengths = tuple([as_int("reshape: the shape", n) for n in lengths])

@@ -136,7 +136,7 @@ def _item(self: Tracer, *args: Index) -> Any:
     """The one element as a Python number; in an exploring trace as a traced number."""
     element = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
     if element.size == 1 and explores(element):
-        number: Any = element.reshape(())
+        number = element.reshape(())
         return number
     check_not_differentiated(self, ".item()")
     return _concrete_scalar(element, ".item()", _FLOAT_FIX).item()

@@ -168,7 +168,7 @@ class DynamicUpdateSlice(UpdatesInPlace):
             return None
         part, unknown = known_part(x.aval.shape, update.aval.shape, indices)
         numbers = np.zeros(x.aval.shape, np.int32) if x.sets is None else x.sets.copy()
-        written: Any = sets.union_along(update.sets, unknown, keepdims=True)
+        written = sets.union_along(update.sets, unknown, keepdims=True)
         kept = numbers[part] if unknown else None
         united = sets.union(kept, written)
         numbers[part] = 0 if united is None else united

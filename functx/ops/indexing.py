@@ -132,8 +132,8 @@ class GatherScatter(Primitive, abstract=True):
         """
         batch_shape = indices.shape[:-1]
         strides = np.cumprod([1, *shape[:0:-1]])[::-1]
-        first: Any = np.zeros(batch_shape, np.int64)
-        inside: Any = np.ones(batch_shape, bool)
+        first = np.zeros(batch_shape, np.int64)
+        inside = np.ones(batch_shape, bool)
         for k, d in enumerate(self.start_index_map):
             start = indices[..., k].astype(np.int64)
             moved = np.clip(start, 0, shape[d] - sizes[d])
@@ -143,7 +143,7 @@ class GatherScatter(Primitive, abstract=True):
             number = np.arange(batch_shape[k]) * strides[d]
             first = first + np.expand_dims(number, tuple(range(1, len(batch_shape) - k)))
         kept = self.window_dims(len(shape))
-        within: Any = np.zeros((), np.int64)
+        within = np.zeros((), np.int64)
         for d in kept:
             within = within[..., None] + np.arange(sizes[d]) * strides[d]
         positions = np.expand_dims(first, tuple(range(-len(kept), 0))) + within

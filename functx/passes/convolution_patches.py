@@ -62,7 +62,7 @@ def _with_axis(x: Value, axis: int) -> Value:
 
 def is_batch_of_convolutions(eqn: Equation) -> bool:
     """Whether a convolution has a kernel for each group, as the derivative of each example has."""
-    primitive: Any = eqn.primitive
+    primitive = eqn.primitive
     if type(primitive) is not Convolution or sorted(primitive.groups)[0] > 1:
         return False
     space = permuted_shape(eqn.outputs[0].aval, primitive.layouts.out)[2:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from functx.core.backend import backend
 from functx.core.config import format_bytes
@@ -142,7 +142,7 @@ class PlanJacobian(Rewrite[JacobianPlan]):
         self, mode: str, products: int, program: Program, reverse: bool, rewrite: Rewrite[Program]
     ) -> Candidate:
         """The candidate whose products are the linear program of forward or reverse mode."""
-        split: Any = backend.vjp_split(self.active) if reverse else Linearize(self.active)
+        split = backend.vjp_split(self.active) if reverse else Linearize(self.active)
         linear = cached_rewrite(split, program)[1]
         moved = sum([compute_cost(eqn) for eqn in linear.equations])
         held = cached_rewrite(temporary_and_result_bytes, linear)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from functx.core.errors import MissingExtraError
 
@@ -82,7 +82,7 @@ def ordered_layers(layers: Sequence[int], links: Sequence[tuple[int, int]]) -> l
             "picture: the package igraph must be installed, which lays graphs out; got none",
             fix="pip install igraph",
         ) from None
-    found: Any = graph.layout_sugiyama(layers=list(layers), hgap=1, vgap=1)
+    found = graph.layout_sugiyama(layers=list(layers), hgap=1, vgap=1)
     rows: list[list[int]] = [[] for _ in range(max(layers) + 1)]
     for node, layer in enumerate(layers):
         rows[layer].append(node)

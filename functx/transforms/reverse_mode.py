@@ -241,7 +241,7 @@ def apply_vjp_rule(
     if primitive.vjp is None:
         return transpose_jvp_rule(primitive, cts, args, active)
     if primitive.is_user_defined:
-        rule: Any = primitive.vjp
+        rule = primitive.vjp
         several = primitive.multiple_results
 
         def body(cts: Sequence[Cotangent]) -> Sequence[Cotangent]:

@@ -198,7 +198,7 @@ class PendingValues:
         values, primitive = [x.value() for x in self.operands], self.primitive
         if all([value is not None for value in values]):
             if primitive.numpy is not None:
-                result: Any = primitive.numpy(*values)
+                result = primitive.numpy(*values)
             else:
                 result = backend.evaluate_eagerly(primitive, values)
             pairs = zip(primitive.as_list(result), self.avals, strict=True)

@@ -240,7 +240,7 @@ class MappedFunction:
         out_tree, out_dims, shared = self.out_dims_of_leaves(traced, size)
         in_dims = dims + (None,) * len(traced.captured)
         out_dims += tuple([in_dims[i] for i in traced.written])
-        batch: Any = Batch(size, in_dims, out_dims, names=self.names)
+        batch = Batch(size, in_dims, out_dims, names=self.names)
         if needs_chunking(self.chunk_size, size):
             batch = ChunkedBatch(size, in_dims, out_dims, self.chunk_size, names=self.names)
         try:

@@ -191,7 +191,7 @@ class WalkCompiler:
     def find(self, walk: Walk, graph: WalkGraph, roots: Roots) -> tuple[CompiledWalk | None, bool]:
         """The compiled walk of a graph, None if it cannot be captured; and whether it is new."""
         key = walk_key(walk, graph.key)
-        found: Any = self.tables.walks.get(key)
+        found = self.tables.walks.get(key)
         is_new = found is None
         if is_new:
             try:

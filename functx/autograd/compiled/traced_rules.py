@@ -50,7 +50,7 @@ def rule_state(node: FunctionNode) -> RuleState | None:
     `is_opaque`, or has attributes without a key.
     """
     saved = node.saved
-    rule: Any = backward_rule(node.function)
+    rule = backward_rule(node.function)
     if saved is None or rule is None or node.function.is_opaque:
         return None
     rule = unwrap_function(rule)

@@ -188,7 +188,7 @@ def pade_approximant(a: Value, order: int) -> tuple[Value, Value]:
 def polynomial_of_square(powers: Sequence[Any], weights: Sequence[float], like: Value) -> Value:
     """The polynomial with `weights`, lowest first, in the matrix of which `powers` are powers."""
     width = len(powers) - 1
-    total: Any = None
+    total = None
     blocks = [weights[:1], *[weights[k : k + width] for k in range(1, len(weights), width)]]
     for block in reversed(blocks[1:]):
         terms = [ops.mul(power, float(w)) for power, w in zip(powers[1:], block, strict=False)]
@@ -287,7 +287,7 @@ class Logm(AnalyticFunction):
         _, root_of_t, counts = while_loop(is_far, root, (0, t, counts))
         x = ops.sub(root_of_t, unit)
         nodes, weights = np.polynomial.legendre.leggauss(LOGM_NODES)
-        total: Any = ops.zeros_like(aval_of(t))
+        total = ops.zeros_like(aval_of(t))
         solve_triangular = ops.TriangularSolve(lower_triangle=False)
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
             matrix = ops.add(unit, ops.mul(x, float(node)))

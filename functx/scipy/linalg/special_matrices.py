@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from math import comb
 from operator import index
-from typing import Any
 
 import numpy as np
 
@@ -278,5 +277,5 @@ def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> 
     if kind(dtype) != "c":
         raise ValueRangeError(f"dft: dtype must be complex; got {dtype}")
     i, j = _grid(n, n)
-    divisor: Any = {None: 1.0, "sqrtn": np.sqrt(n), "n": n}[scale]
+    divisor = {None: 1.0, "sqrtn": np.sqrt(n), "n": n}[scale]
     return _float_matrix(np.exp(-2j * np.pi * (i * j % max(n, 1)) / max(n, 1)) / divisor, dtype)

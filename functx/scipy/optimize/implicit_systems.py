@@ -7,7 +7,7 @@ of f at x. A dense system is factored once, for derivatives of every order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from ml_dtypes import finfo
@@ -121,7 +121,7 @@ class RealVector(NamedTuple):
         dtype = vector.dtype if vector.dtype.itemsize >= 4 else np.dtype("float32")
 
         def restore(values: Value) -> PyTree:
-            found: Any = unravel(ops.convert_element_type(values, vector.dtype))
+            found = unravel(ops.convert_element_type(values, vector.dtype))
             joined = [ops.complex(*v) if isinstance(v, tuple) else v for v in found]
             return tree.unflatten(structure, joined)
 
