@@ -166,6 +166,7 @@ class Mul(Binary):
 class Div(Binary):
     """x / y; between integers, the quotient rounded towards zero."""
 
+    has_finite_derivative = True
     accepts = "iufc"
     linear = (0,)
     host_kernel = np.divide
@@ -469,6 +470,7 @@ class IntegerPow(Unary):
     """x to the power `exponent`, by repeated multiplication."""
 
     exponent: int
+    has_finite_derivative = True
     accepts = "iufc"
     rounding = CORRECTLY_ROUNDED
     samples = (

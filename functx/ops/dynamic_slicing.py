@@ -155,6 +155,7 @@ class DynamicUpdateSlice(UpdatesInPlace):
     Start indices are clamped so that the update fits.
     """
 
+    has_finite_derivative = True
     rounding = EXACT
     samples = (
         sample(f32[4, 5], f32[2, 3], i32[()], i32[()], values={2: 1, 3: 2}),

@@ -409,6 +409,7 @@ class Logaddexp(Binary):
     Operands that tie share the derivative.
     """
 
+    has_finite_derivative = True
     accepts = "fc"
     samples = (
         sample(f32[3, 4], f32[3, 4]),

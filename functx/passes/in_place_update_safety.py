@@ -23,6 +23,7 @@ from functx.core.tracer import Tracer
 from functx.core.types import ShapedArray
 from functx.core.typing import Value, Values
 from functx.ops.families import Elementwise
+from functx.passes.loop_reads import retypes
 from functx.passes.memory_planning import backward_slice
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
@@ -175,7 +176,7 @@ class OrderLoopBody(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         carries = program.inputs[self.first : self.first + self.count]
-        writer, reads = find_writes_and_reads(program, carries)
+        version_of, writer, reads = find_writes_and_reads(program, carries)
         if not reads:
             return program
         dependent = {write: equations_feeding(program, write) for write in writer.values()}
@@ -183,13 +184,14 @@ class OrderLoopBody(Rewrite[Program]):
 
         def step(eqn: Equation, *args: Value) -> Sequence[Tracer]:
             if eqn in reads:
-                source = eqn.inputs[0]
+                version = version_of[eqn.inputs[0]]
                 read, zero = ops.ReadBeforeWrite()(*bind_equation(eqn, *args))
-                if eqn not in dependent[writer[source]]:  # type: ignore[index]
-                    zeros.setdefault(source, []).append(zero)  # type: ignore[arg-type]
+                if eqn not in dependent[writer[version]]:
+                    zeros.setdefault(version, []).append(zero)
                 return [read]
-            writes = isinstance(eqn.primitive, _WRITE_PRIMITIVES)
-            dependences = zeros.get(eqn.inputs[0], []) if writes else []  # type: ignore[arg-type]
+            dependences: list[Tracer] = []
+            if isinstance(eqn.primitive, _WRITE_PRIMITIVES) and eqn.inputs[0] in version_of:
+                dependences = zeros.get(version_of[eqn.inputs[0]], [])
             if dependences:
                 i = 1 if isinstance(eqn.primitive, ops.Scatter) else 2
                 args = (*args[:i], with_data_dependence(args[i], dependences), *args[i + 1 :])
@@ -209,30 +211,36 @@ def with_data_dependence(index: Value, zeros: Sequence[Tracer]) -> Value:
 
 def find_writes_and_reads(
     program: Program, carries: Sequence[Var]
-) -> tuple[dict[Var, Equation], set[Equation]]:
-    """The equation that writes to each version of a carried buffer, and the reads to compute before it."""
-    versions = {*carries}
+) -> tuple[dict[Atom, Var], dict[Var, Equation], set[Equation]]:
+    """The versions of carried buffers, the equation that writes to each, the reads to compute before it.
+
+    A version is its first variable; it may have others of the same elements.
+    """
+    version_of: dict[Atom, Var] = {v: v for v in carries}
     writer: dict[Var, Equation] = {}
     candidates: list[Equation] = []
     for eqn in program.equations:
-        source = eqn.inputs[0] if eqn.inputs else None
-        if source not in versions or type(source) is not Var:
+        version = version_of.get(eqn.inputs[0]) if eqn.inputs else None
+        if version is None:
             continue
+        source = eqn.inputs[0]
         if isinstance(eqn.primitive, _WRITE_PRIMITIVES):
-            writer[source] = eqn
-            versions.add(eqn.outputs[0])
+            writer[version] = eqn
+            version_of[eqn.outputs[0]] = eqn.outputs[0]
+        elif retypes(eqn):
+            version_of[eqn.outputs[0]] = version
         elif isinstance(eqn.primitive, _READ_PRIMITIVES) and _is_cheap_to_materialize(
             eqn.outputs[0].aval, source.aval
         ):
             candidates.append(eqn)
     reads = set()
     for eqn in candidates:
-        write = writer.get(eqn.inputs[0])  # type: ignore[arg-type]
+        write = writer.get(version_of[eqn.inputs[0]])
         if write is None or program.equations.index(write) < program.equations.index(eqn):
             continue
         if not is_used_only_by(program, eqn.outputs[0], write):
             reads.add(eqn)
-    return writer, reads
+    return version_of, writer, reads
 
 
 def is_used_only_by(program: Program, var: Var, write: Equation) -> bool:

@@ -19,6 +19,7 @@ from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import NumPyArray
 from functx.ops.families import Constant, Elementwise, Linear
 from functx.passes.costs import bytes_of
+from functx.passes.loop_reads import LoopReads
 from functx.passes.repeat_detection import RepeatGroup, index_literal
 from functx.passes.static_slices import StaticSlice, coalesce_rows, static_slice_of
 from functx.transforms.call_primitive import Call
@@ -79,8 +80,8 @@ def reroll(
 
     Results that the loop stacks are entered in `known_slices`. `replaced_until` has for each
     replaced equation the end of its part, and 0 for the others. Before transforms, the list is
-    empty for parts that transforms handle better unrolled: if the loop would stack results, read
-    slices other than consecutive rows, or need masks, which end at a loop.
+    empty for parts that transforms handle better unrolled: if the loop would stack results, or
+    need masks, which end at a loop.
     """
     return _Reroller(group, known_slices, replaced_until).build(names, rewrite)
 
@@ -137,12 +138,13 @@ class _Reroller:
         stacked = None if unmatched else self.stacked_results()
         if stacked is None or self.costs_more_slices(block, stacked):
             return None
-        equations: list[Equation] | None = [*self.slice_equations, *block.equations]
+        equations = LoopReads(
+            [*self.slice_equations, *block.equations], self.count, self.scalars_of
+        ).moved()
         if rewrite.before_transforms:
-            keep_unrolled = stacked or self.sliced_results or self.needs_masks(block)
-            equations = None if keep_unrolled else self.slices_to_rows(block.equations)
-        if equations is None:
-            return []
+            if stacked or self.sliced_results or self.needs_masks(block):
+                return []
+            equations = self.slices_to_rows(equations)
         carried = {carry.following for carry in self.carries}
         # Results of which only the last is used are carried, from an unused initial value.
         for i, v in enumerate(self.results[-1]):
@@ -251,6 +253,10 @@ class _Reroller:
         self.row_inputs[v] = self.stack_scalars(v.aval, scalars)
         self.scalar_inputs[v] = scalars
 
+    def scalars_of(self, atom: Atom) -> Sequence[Atom] | None:
+        """The value of `atom` in each step, if it is a literal or a scalar from before the loop."""
+        return [atom] * self.count if type(atom) is Literal else self.scalar_inputs.get(atom)
+
     def final_result(self, carry: _Carry) -> tuple[int, int]:
         """The result that a carry is at the end, and of which part, counted from the last."""
         following, from_last = carry.following, 1
@@ -305,19 +311,15 @@ class _Reroller:
             type(eqn.primitive) is ops.Select for eqn in later
         )
 
-    def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
-        """`equations` with row inputs for the rows that they slice; None if they slice others."""
+    def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation]:
+        """`equations` with row inputs in place of slices of consecutive rows."""
         array_of: dict[Atom, Atom] = {v: array for array, v in self.consts.items()}
         rewritten = []
-        for eqn in [*self.slice_equations, *equations]:
-            if not accumulates_cotangent(eqn) or eqn.inputs[0] not in array_of:
+        for eqn in equations:
+            row = self.row_input(array_of, eqn)
+            if row is None:
                 rewritten.append(eqn)
                 continue
-            array_input, *start = eqn.inputs
-            starts = [self.scalar_inputs.get(atom, (atom,)) for atom in start]
-            row = self.row_input(array_of[array_input], eqn, starts)
-            if row is None:
-                return None
             reshape = ops.Reshape(eqn.outputs[0].aval.shape)
             rewritten.append(eqn.replace(primitive=reshape, inputs=[row]))
         needed = {atom for eqn in rewritten for atom in eqn.inputs}
@@ -325,11 +327,18 @@ class _Reroller:
         self.consts = {array: v for array, v in self.consts.items() if v in needed}
         return rewritten
 
-    def row_input(self, array: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
-        """The row of `array` that `eqn` slices, if each step takes the next one."""
-        if type(eqn.primitive) is not ops.DynamicSlice or not starts:
+    def row_input(self, array_of: dict[Atom, Atom], eqn: Equation) -> Var | None:
+        """The row that `eqn` slices, if each step takes the next one.
+
+        `array_of` has the arrays before the loop that inputs of the block are.
+        """
+        if type(eqn.primitive) is not ops.DynamicSlice or eqn.inputs[0] not in array_of:
             return None
-        if not all([is_concrete_literal(atom) for atoms in starts for atom in atoms]):
+        array = array_of[eqn.inputs[0]]
+        starts: list[tuple[Any, ...]] = [
+            self.scalar_inputs.get(atom, (atom,)) for atom in eqn.inputs[1:]
+        ]
+        if not starts or not all([is_concrete_literal(atom) for atoms in starts for atom in atoms]):
             return None
         rows, *columns = [[atom.value for atom in atoms] for atoms in starts]
         first, stop, shape = rows[0], rows[0] + self.count, array.aval.shape

@@ -27,7 +27,12 @@ from functx.passes.repeat_detection import (
     tokenize,
 )
 from functx.passes.simplify import simplify_equations
-from functx.passes.static_slices import StaticSlice, coalesce_rows, static_slice_of
+from functx.passes.static_slices import (
+    StaticSlice,
+    coalesce_rows,
+    hoist_small_slices,
+    static_slice_of,
+)
 from functx.transforms.call_primitive import Call
 
 
@@ -70,15 +75,17 @@ class Outline(Rewrite[Program]):
         if thresholds is None or len(program.equations) < MIN_EQUATIONS or program.writes:
             return program
         names = count(1)
-        equations: Sequence[Equation] = program.equations
+        hoisted, substitutions = hoist_small_slices(program.equations)
+        equations: Sequence[Equation] = hoisted
+        outputs = [substitutions.get(atom, atom) for atom in program.outputs]
         for _ in range(_MAX_ROUNDS):
-            outlined = _OutliningRound(equations, program.outputs, thresholds, self).outlined(names)
+            outlined = _OutliningRound(equations, outputs, thresholds, self).outlined(names)
             if outlined is None:
                 break
             equations = outlined
-        if equations is program.equations:
+        if equations is hoisted:
             return program
-        return replace_program_fields(program, equations=equations)
+        return replace_program_fields(program, equations=equations, outputs=outputs)
 
 
 class _OutliningRound:

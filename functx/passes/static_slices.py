@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Var
+from functx.passes.costs import bytes_of
 from functx.passes.repeat_detection import EquationDataflow, has_unit_strides
 
 Shape = tuple[int, ...]
@@ -45,6 +46,59 @@ def static_slice_of(
             return None
         atom = eqn.inputs[0]
     return None
+
+
+_MAX_HOISTED_BYTES = 1 << 10
+"""The largest slice that is computed early so that the steps of a loop look alike."""
+
+
+def hoist_small_slices(
+    equations: Sequence[Equation],
+) -> tuple[list[Equation], dict[Atom, Atom]]:
+    """`equations` with each small slice computed once, right after its array; merged variables.
+
+    The first step of an unrolled loop to read an element slices it, and later steps share the
+    slice. Without the slices between them, the steps are equal runs of equations.
+    """
+    substitutions: dict[Atom, Atom] = {}
+    value_of: dict[tuple[Primitive, Atom], Var] = {}
+    slices: set[Atom] = set()
+    following: dict[Atom, list[Equation]] = {}
+    others = []
+    for eqn in equations:
+        eqn = eqn.with_substitutes(substitutions)
+        primitive = eqn.primitive
+        is_small_slice = (
+            type(primitive) is ops.Slice
+            and has_unit_strides(primitive)
+            and bytes_of(eqn.outputs[0].aval) <= _MAX_HOISTED_BYTES
+        )
+        if not is_small_slice and not (type(primitive) is ops.Reshape and eqn.inputs[0] in slices):
+            others.append(eqn)
+            continue
+        (array,), (v,) = eqn.inputs, eqn.outputs
+        first = value_of.setdefault((primitive, array), v)
+        if first is v:
+            slices.add(v)
+            following.setdefault(array, []).append(eqn)
+        else:
+            substitutions[v] = first
+    computed = {v for eqn in others for v in eqn.outputs}
+    hoisted: list[Equation] = []
+
+    def emit_slices_of(array: Atom) -> None:
+        for eqn in following.get(array, ()):
+            hoisted.append(eqn)
+            emit_slices_of(eqn.outputs[0])
+
+    for array in [*following]:
+        if array not in computed and array not in slices:
+            emit_slices_of(array)
+    for eqn in others:
+        hoisted.append(eqn)
+        for v in eqn.outputs:
+            emit_slices_of(v)
+    return hoisted, substitutions
 
 
 # From this length on, one slice of all rows is cheaper than one slice for each.

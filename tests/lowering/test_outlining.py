@@ -10,6 +10,7 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx.core.errors import ArgumentError, ValueRangeError
+from functx.passes.loop_rerolling import accumulates_cotangent
 from functx.passes.outlining import DeduplicateCalls, Outline
 from functx.tools import outlined
 from functx.transforms.call_primitive import Call
@@ -257,11 +258,21 @@ def test_a_gradient_stays_finite_where_a_block_did_not_select():
     assert np.isfinite(grads).all()
 
 
-def test_steps_and_lookups_are_transformed_in_the_open():
+def test_steps_and_lookups_of_large_rows_are_transformed_in_the_open():
+    large = np.ones((4, 300), "float32"), np.ones((300, 300), "float32")
     with functx.config.set(outline="always"):
-        for f, args in (leapfrog, (X, W)), (rows_of_weights, (X, W)):
+        for f, args in (leapfrog, (X, W)), (rows_of_weights, large):
             program = functx.make_ir(functx.grad(squares(f)))(*args)
             assert Call not in kinds(program)
+
+
+def test_a_call_takes_the_small_rows_that_it_looks_up():
+    with functx.config.set(outline="always"):
+        program = functx.make_ir(functx.grad(squares(rows_of_weights), (0, 1)))(X, W)
+    blocks = {e.primitive.program for e in program if type(e.primitive) is Call}
+    assert blocks
+    assert not any(accumulates_cotangent(eqn) for block in blocks for eqn in block)
+    check_equal(functx.grad(squares(rows_of_weights), (0, 1)), X, W)
 
 
 def test_steps_are_one_loop_before_they_are_differentiated():
@@ -283,15 +294,19 @@ def test_steps_are_one_loop_before_they_are_differentiated():
     check_equal(functx.hessian(lambda x: solve(x, W, ROWS)), X)
 
 
-def test_loops_that_stack_or_look_up_elsewhere_are_differentiated_in_the_open():
+def test_loops_that_stack_are_differentiated_in_the_open_and_lookups_are_summed_in_place():
     def backwards(x, rows):
         for t in range(STEPS):
             x = fnp.sin(x) + rows[STEPS - 1 - t]
         return x
 
     with functx.config.set(outline="always"):
-        for f, args in (backwards, (X, ROWS)), (time_steps, (W, ROWS)):
-            assert Scan not in kinds(functx.make_ir(functx.grad(squares(f), 1))(*args))
+        assert Scan not in kinds(functx.make_ir(functx.grad(squares(time_steps), 1))(W, ROWS))
+        program = functx.make_ir(functx.grad(squares(backwards), 1))(X, ROWS)
+    _, backward = [e.primitive.program for e in program if type(e.primitive) is Scan]
+    assert not any(
+        eqn.outputs[0].aval.shape == ROWS.shape and eqn.primitive.name == "add" for eqn in backward
+    )
 
 
 def test_gradients_stay_finite_where_the_result_of_steps_is_not_selected():

@@ -1,0 +1,166 @@
+"""Python loops that fill tables in place: their gradients are loops too, with the right values."""
+
+import numpy as np
+import pytest
+
+import functx
+import functx.numpy as fnp
+from functx.transforms.control.scan import Scan
+
+random = np.random.RandomState(0)
+X, Y, WEIGHTS = random.rand(8), random.rand(8), random.randn(3, 3) * 0.5
+ORDER = np.array([3, 1, 3, 0, 7, 1, 2, 2])
+PROGRAMS = {}
+
+
+def program(*args):
+    def add(f):
+        PROGRAMS[f.__name__] = f, args
+        return f
+
+    return add
+
+
+@program(random.rand(8, 4))
+def alignment_scores(np, logits):
+    labels = [0, 1, 0, 2, 0, 2, 0]
+    alpha = np.full((8, 7), -30.0, "float64")
+    alpha[0, 0], alpha[0, 1] = logits[0, 0], logits[0, 1]
+    for t in range(1, 8):
+        for s in range(7):
+            total = alpha[t - 1, s]
+            if s > 0:
+                total = np.logaddexp(total, alpha[t - 1, s - 1])
+            if s > 1 and labels[s] not in (0, labels[s - 2]):
+                total = np.logaddexp(total, alpha[t - 1, s - 2])
+            alpha[t, s] = total + logits[t, labels[s]]
+    return np.logaddexp(alpha[7, 6], alpha[7, 5])
+
+
+@program(X, Y)
+def warped_distance(np, x, y):
+    table = np.full((9, 9), 30.0, "float64")
+    table[0, 0] = 0.0
+    for i in range(8):
+        for j in range(8):
+            above = np.logaddexp(-table[i, j], -table[i, j + 1])
+            table[i + 1, j + 1] = (x[i] - y[j]) ** 2 - np.logaddexp(above, -table[i + 1, j])
+    return table[8, 8]
+
+
+@program(X, Y)
+def best_local_alignment(np, x, y):
+    table = np.zeros((9, 9))
+    for i in range(1, 9):
+        for j in range(1, 9):
+            match = table[i - 1, j - 1] + x[i - 1] * y[j - 1] - 0.2
+            gap = np.maximum(table[i - 1, j], table[i, j - 1]) - 0.1
+            table[i, j] = np.maximum(np.maximum(match, gap), 0.0)
+    return np.sum(table)
+
+
+@program(X)
+def triangle(np, x):
+    table = np.zeros((8, 8))
+    for i in range(8):
+        for j in range(i + 1):
+            below = table[i - 1, j] if i else 1.0
+            table[i, j] = np.sin(below + x[i] * x[j]) + table[i, j - 1] * 0.5
+    return np.sum(table * table)
+
+
+@program(X)
+def relaxation_in_place(np, x):
+    u = x.copy()
+    for _ in range(3):
+        for i in range(1, 7):
+            u[i] = 0.5 * u[i] + 0.25 * (u[i - 1] + u[i + 1] ** 2)
+        u[0] = u[7]
+    return np.sum(u * x)
+
+
+@program(X, WEIGHTS)
+def rows_through_views(np, x, w):
+    table = np.zeros((9, 3))
+    table[0] = x[:3]
+    for t in range(8):
+        row = table[t + 1]
+        row += np.tanh(table[t] @ w) * x[t]
+        row[1] *= 2.0
+    return np.sum(table**2)
+
+
+@program(X)
+def overlapping_windows(np, x):
+    y = np.zeros(12)
+    for t in range(8):
+        y[t : t + 4] += x[t] * np.sin(y[t + 1 : t + 5 if t < 7 else 11][:1]) + x[t]
+    return np.sum(y**2)
+
+
+@program(X)
+def equal_places_in_some_steps(np, x):
+    ring = x[:3] * 1.0
+    for t in range(8):
+        ring[t % 3] = ring[(2 * t) % 3] * x[t] + 0.1
+        ring[(t + 1) % 3] = np.sin(ring[(2 * t) % 3]) + ring[t % 3]
+    return np.sum(ring**2)
+
+
+@program(X)
+def filtered(np, x):
+    noise = [0.1 * (1 + t) ** 1.5 for t in range(8)]
+    means, variance = np.zeros(9), x[0] + 1.0
+    for t in range(8):
+        gain = variance / (variance + noise[t])
+        means[t + 1] = means[t] + gain * (x[t] - means[t])
+        variance = (1.0 - gain) * variance + 0.05
+    return np.sum(means**2)
+
+
+@program(X)
+def places_that_are_given(np, x, order=ORDER):
+    totals = np.zeros(8)
+    for t in range(8):
+        totals[order[t]] = totals[order[t]] * 0.5 + x[t] * np.cos(totals[order[(t + 1) % 8]])
+    return np.sum(totals**2)
+
+
+@pytest.fixture(autouse=True)
+def switched_by_the_test_alone():
+    with functx.config.set(outline="always", memory="off"), functx.enable_x64():
+        yield
+
+
+def gradient(name):
+    f, args = PROGRAMS[name]
+    return functx.grad(lambda *args: f(fnp, *args), tuple(range(len(args))))
+
+
+def test_gradients_of_tables_filled_in_place_are_those_of_numpy_programs():
+    @functx.jit
+    def gradients(args, order):
+        found = {name: gradient(name)(*args[name]) for name in PROGRAMS}
+        traced_places = functx.grad(lambda x: places_that_are_given(fnp, x, order))
+        return found, traced_places(*args["places_that_are_given"])
+
+    args_of = {name: args for name, (_, args) in PROGRAMS.items()}
+    found, by_traced_places = gradients(args_of, ORDER)
+    np.testing.assert_allclose(by_traced_places, *found["places_that_are_given"])
+    for name, grads in found.items():
+        f, args = PROGRAMS[name]
+        for i, grad in enumerate(grads):
+            direction = random.randn(*args[i].shape)
+
+            def along(step, f=f, args=args, i=i, direction=direction):
+                return f(np, *args[:i], args[i] + step * direction, *args[i + 1 :])
+
+            expected = (along(1e-5) - along(-1e-5)) / 2e-5
+            np.testing.assert_allclose(np.sum(grad * direction), expected, 1e-6, 1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["alignment_scores", "warped_distance", "best_local_alignment"])
+def test_the_gradient_of_a_filled_table_is_one_loop_forward_and_one_backward(name):
+    program = functx.make_ir(gradient(name))(*PROGRAMS[name][1])
+    loops = [eqn.primitive for eqn in program if type(eqn.primitive) is Scan]
+    assert [loop.reverse for loop in loops] == [False, True], program
