@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +15,13 @@ from functx.core.typing import NumPyArray
 _READS = ops.Slice, ops.DynamicSlice
 
 
-class Window(NamedTuple):
+class StepSlices(NamedTuple):
     """A part of an array in every step: its starts, an array of axes by steps, and its shape."""
 
     starts: NumPyArray
     sizes: tuple[int, ...]
 
-    def is_apart_from(self, other: Window) -> bool:
+    def is_apart_from(self, other: StepSlices) -> bool:
         """Whether the two have no element in common in any step."""
         distance = other.starts - self.starts
         before = distance >= np.reshape(self.sizes, (-1, 1))
@@ -55,24 +55,31 @@ class LoopReads:
                 others.append(eqn)
             else:
                 following.setdefault(array, []).extend(_with_type_of(eqn, array))
-        moved = [e for v, reads in following.items() if v not in self.producers for e in reads]
-        for eqn in others:
-            moved.append(eqn)
-            for v in eqn.outputs:
-                moved += following.get(v, ())
+        moved: list[Equation] = []
+
+        def emit(equations: Iterable[Equation]) -> None:
+            for eqn in equations:
+                moved.append(eqn)
+                for v in eqn.outputs:
+                    emit(following.get(v, ()))
+
+        for array, reads in following.items():
+            if array not in self.producers:
+                emit(reads)
+        emit(others)
         return moved
 
     def array_to_read(self, eqn: Equation) -> Atom | None:
         """The first array of the step that has the elements which `eqn` reads."""
-        window = self.window(eqn) if isinstance(eqn.primitive, _READS) else None
-        if window is None:
+        read = self.slices(eqn) if isinstance(eqn.primitive, _READS) else None
+        if read is None:
             return None
         array = eqn.inputs[0]
         found = array
         while (producer := self.producers.get(array)) is not None:
             if type(producer.primitive) is ops.DynamicUpdateSlice:
-                written = self.window(producer)
-                if written is None or not window.is_apart_from(written):
+                written = self.slices(producer)
+                if written is None or not read.is_apart_from(written):
                     break
                 found = producer.inputs[0]
             elif not retypes(producer):
@@ -80,14 +87,14 @@ class LoopReads:
             array = producer.inputs[0]
         return found
 
-    def window(self, eqn: Equation) -> Window | None:
+    def slices(self, eqn: Equation) -> StepSlices | None:
         """The part that `eqn` reads or writes; None if it is not known."""
         array, indices = eqn.inputs[0], eqn.inputs[1:]
         if type(eqn.primitive) is ops.Slice:
             if eqn.primitive.strides is not None:
                 return None
             starts = np.repeat(np.reshape(eqn.primitive.start, (-1, 1)), self.count, 1)
-            return Window(starts, eqn.outputs[0].aval.shape)
+            return StepSlices(starts, eqn.outputs[0].aval.shape)
         if type(eqn.primitive) is ops.DynamicUpdateSlice:
             sizes, indices = indices[0].aval.shape, indices[1:]
         else:
@@ -97,7 +104,7 @@ class LoopReads:
             return None
         numbers = np.array([[atom.value for atom in row] for row in rows])  # type: ignore
         limits = np.subtract(array.aval.shape, sizes).reshape(-1, 1)
-        return Window(np.clip(numbers, 0, limits), sizes)
+        return StepSlices(np.clip(numbers, 0, limits), sizes)
 
 
 def retypes(eqn: Equation) -> bool:
