@@ -40,7 +40,7 @@ def functional_call(
     *,
     tie_weights: bool = True,
     strict: bool = False,
-) -> Any:
+) -> PyTree:
     """The result of `module(*args, **kwargs)` with other parameters and buffers.
 
     `state` has them by dotted name (`hidden.weight`): a dictionary, several dictionaries without a
@@ -249,7 +249,7 @@ def _call_foreign(
     tie_weights: bool,
     strict: bool,
     label: str,
-) -> Any:
+) -> PyTree:
     """The call of a module of another library: one is made from the given values."""
     own, make = foreign_state(module, label)
     values = given.values
@@ -332,7 +332,7 @@ def create_functional_call(
             fix="Pass flat, spec = functx.tree.flatten(parameters), and n = len(flat).",
         )
 
-    def call(*args: object, **kwargs: object) -> tuple[Any, ...] | list[Any]:
+    def call(*args: PyTree, **kwargs: PyTree) -> tuple[Any, ...] | list[Any]:
         if len(args) < n:
             raise FunctionalCallCountError(
                 f"{name}: the call must begin with {n} parameters; got {len(args)} arguments",

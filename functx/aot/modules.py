@@ -131,7 +131,9 @@ _FORGOTTEN_ATTRIBUTES = frozenset({"_compiled", "_places", "_structure_version"}
 def module_function(module: Module) -> Function:
     """A module as a function of its state and its arguments, which also returns what it could not write back."""
 
-    def call(state: dict[str, Any], /, *args: PyTree, **kwargs: PyTree) -> Any:
+    def call(
+        state: dict[str, Any], /, *args: PyTree, **kwargs: PyTree
+    ) -> tuple[PyTree, dict[str, Any]]:
         return call_and_write_back(module, state, args, kwargs)
 
     call.__name__ = type(module).__name__

@@ -23,7 +23,7 @@ class ConvertibleArray(Tracer):
         value = self.numpy()
         return value if dtype is None else value.astype(dtype, copy=False)
 
-    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> object:
         """A capsule of a copy, which the consumer may write to."""
         if copy is False:
             raise BufferError("Variable: its memory must not be shared by DLPack; got copy=False")

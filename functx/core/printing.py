@@ -383,7 +383,7 @@ def resolve_name(cls: type[Primitive], name: str) -> Any:
     return None
 
 
-def resolve_in_module(cls: type[Primitive], module: str, name: str) -> Any:
+def resolve_in_module(cls: type[Primitive], module: str, name: str) -> FunctionType | type | None:
     """The class or function `name` of a module of functx that the module of a primitive calls `module`."""
     found = resolve_name(cls, module)
     if not isinstance(found, ModuleType) or not found.__name__.startswith("functx."):

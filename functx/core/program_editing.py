@@ -479,7 +479,7 @@ def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
     ), values
 
 
-def bind_with_captures(primitive: HasPrograms, args: Sequence[Any]) -> Any:
+def bind_with_captures(primitive: HasPrograms, args: Sequence[Any]) -> list[Value]:
     """`primitive(*args)`, with the captured values of its sub-programs as further operands."""
     builder = current_builder.get()
     if builder is None:

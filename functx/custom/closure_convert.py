@@ -84,7 +84,7 @@ def custom_gradient(fun: Function) -> Any:
     """
     check_callable(fun, "custom_gradient")
 
-    def value_and_pullback(args: tuple[PyTree, ...]) -> Any:
+    def value_and_pullback(args: tuple[PyTree, ...]) -> PyTree:
         result = fun(*args)
         if not (isinstance(result, (tuple, list)) and len(result) == 2 and callable(result[1])):
             raise RuleError(

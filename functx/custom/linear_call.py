@@ -21,7 +21,7 @@ from functx.custom.rule_tracing import Captures
 from functx.ops.operands import batch_size
 from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.batching import Batch
-from functx.transforms.tracing_api import avals_of, trace_function
+from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 if TYPE_CHECKING:
     from functx.core.typing import IRValue
@@ -56,7 +56,7 @@ def linear_call(
     residuals, residual_tree = tree.flatten_with_key_data(residual_args)
     linear, linear_tree = tree.flatten(linear_args)
 
-    def trace(function: Any, second_tree: tree.TreeDef, first_avals: Avals) -> Any:
+    def trace(function: Any, second_tree: tree.TreeDef, first_avals: Avals) -> TracedFunction:
         def linear_first(x: PyTree, residual: PyTree) -> PyTree:
             return function(residual, x)
 

@@ -61,7 +61,7 @@ def int_tuple(numbers: Sequence[SupportsIndex]) -> Shape:
     return tuple([int(n) for n in numbers])
 
 
-def constant_array(x: Value) -> Any:
+def constant_array(x: Value) -> Value:
     """A constant of a jaxpr as an array that a program may capture."""
     if type(x) is PRNGKeyTracer:
         return x.key_data

@@ -216,7 +216,7 @@ class LoweringContext:
         return jax_bridge.emit_callback(self, primitive, values)
 
 
-def _unwrap_single(value: complex) -> Any:
+def _unwrap_single(value: complex) -> object:
     return value[0] if isinstance(value, (list, tuple)) else value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 from weakref import ref
 
@@ -117,7 +118,7 @@ def is_in_transform(value: object = None) -> bool:
     return is_traced or current_builder.innermost() is not None
 
 
-def autograd_module() -> Any:
+def autograd_module() -> ModuleType:
     """`functx.autograd`, a layer above this one, imported when a Variable is first needed."""
     return import_module("functx.autograd")
 

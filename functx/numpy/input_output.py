@@ -170,7 +170,7 @@ def _to_dlpack(
     max_version: tuple[int, int] | None = None,
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
-) -> Any:
+) -> object:
     """The array as a capsule of DLPack; for a dtype that NumPy lacks there, a copy."""
     options: Any = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
     try:

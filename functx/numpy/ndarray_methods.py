@@ -137,7 +137,7 @@ _set: Callable[..., None] = np.ndarray.__setitem__
 _STATIC_INDEX_TYPES = frozenset([int, slice, type(None), type(Ellipsis)])
 
 
-def _getitem(self: ndarray, idx: Index) -> Any:
+def _getitem(self: ndarray, idx: Index) -> ndarray | Value:
     """`x[idx]` by NumPy, whose views it keeps; an element is an array without dimensions."""
     if current_builder.get() is not None:
         return indexing.getitem(self, idx)

@@ -51,7 +51,7 @@ _FLOAT_FIX = (
 )
 
 
-def _concrete_scalar(self: Tracer, requested_by: str, fix: str = "") -> Any:
+def _concrete_scalar(self: Tracer, requested_by: str, fix: str = "") -> NumPyArray:
     if self.size != 1:
         raise ShapeError(
             f"{requested_by}: the array must have one element; got {self.atom.aval!r}",
@@ -272,7 +272,7 @@ def _is_pure(eqn: Equation) -> bool:
     return all(_is_pure(each) for sub in subprograms(eqn.primitive) for each in sub.equations)
 
 
-def _input_value(builder: Builder, var: Any) -> TracerValue | None:
+def _input_value(builder: Builder, var: Var) -> TracerValue | None:
     """The value of an input or captured value; None if it is not known."""
     source, dim = builder.batched_inputs.get(var, (None, None))
     if source is None:

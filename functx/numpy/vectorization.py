@@ -11,7 +11,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import Shape
-from functx.core.typing import ArrayOrList, Value
+from functx.core.typing import ArrayOrList, PyTree, Value
 from functx.numpy.array_creation import asarray
 from functx.numpy.promotion import broadcast_shapes
 from functx.numpy.shapes import expand_dims, reshape
@@ -69,11 +69,11 @@ def vectorize(
     core_dims = None if signature is None else _parse_signature(signature)
 
     @wraps(pyfunc)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> PyTree:
         mapped = [i for i, x in enumerate(args) if i not in excluded and x is not None]
         names = [name for name, x in kwargs.items() if name not in excluded and x is not None]
 
-        def fun(*values: object) -> Any:
+        def fun(*values: object) -> PyTree:
             positional = list(args)
             for i, x in zip(mapped, values, strict=False):
                 positional[i] = x
@@ -88,7 +88,9 @@ def vectorize(
     return call
 
 
-def _call_mapped(fun: Callable[..., Any], args: Sequence[Value], core_dims: CoreDims | None) -> Any:
+def _call_mapped(
+    fun: Callable[..., Any], args: Sequence[Value], core_dims: CoreDims | None
+) -> PyTree:
     """`fun` mapped over all dimensions of `args` but their core dimensions."""
     if core_dims is None:
         checked, ranks = fun, [0] * len(args)
@@ -147,7 +149,7 @@ def _with_checked_results(
 ) -> Callable[..., Any]:
     """`fun`, whose results must have the core dimensions that the signature gives them."""
 
-    def call(*args: Value) -> Any:
+    def call(*args: Value) -> PyTree:
         out = fun(*args)
         results = list(out) if isinstance(out, (tuple, list)) else [out]
         if len(results) != len(names):
@@ -171,7 +173,7 @@ def _with_checked_results(
 
 def apply_along_axis(
     func1d: Callable[..., Any], axis: int, arr: ArrayOrList, *args: object, **kwargs: object
-) -> Any:
+) -> PyTree:
     """`func1d(vector, *args, **kwargs)` of each vector of `arr` along `axis`.
 
     The dimensions of its results are in the place of `axis`.
@@ -183,7 +185,7 @@ def apply_along_axis(
     x = asarray(arr)
     axis = canonical_axis(axis, x.ndim, "apply_along_axis: axis")
 
-    def fun(vector: Value) -> Any:
+    def fun(vector: Value) -> PyTree:
         return tree.map(asarray, func1d(vector, *args, **kwargs))
 
     for _ in range(axis + 1, x.ndim):

@@ -125,13 +125,13 @@ def _buckets(shape: tuple[int, ...], bucket_size: int, dtype: DType) -> Value:
     return ops.broadcast_in_dim(numbers.astype(dtype), shape, (0,))
 
 
-def _lowest(dtype: DType) -> Any:
+def _lowest(dtype: DType) -> float:
     if dtype.kind == "b":
         return False
     return -np.inf if is_inexact(dtype) else iinfo(dtype).min
 
 
-def _highest(dtype: DType) -> Any:
+def _highest(dtype: DType) -> float:
     if dtype.kind == "b":
         return True
     return np.inf if is_inexact(dtype) else iinfo(dtype).max

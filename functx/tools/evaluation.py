@@ -53,7 +53,9 @@ def known_operand(x: object, operation: str) -> Any:
 
 
 @singledispatch
-def run_control_flow(primitive: Primitive, run: RunProgram, args: Sequence[Any]) -> Any:
+def run_control_flow(
+    primitive: Primitive, run: RunProgram, args: Sequence[Any]
+) -> list[Any] | None:
     """The outputs of an operation that runs programs: `run` for each branch taken and each step.
 
     `args` are traced values that are known, or arrays. None for an operation without control flow;
@@ -65,17 +67,17 @@ def run_control_flow(primitive: Primitive, run: RunProgram, args: Sequence[Any])
 @run_control_flow.register(Call)
 @run_control_flow.register(Checkpoint)
 @run_control_flow.register(CustomVmap)
-def _(primitive: Call | Checkpoint | CustomVmap, run: RunProgram, args: Sequence[Any]) -> Any:
+def _(primitive: Call | Checkpoint | CustomVmap, run: RunProgram, args: Sequence[Any]) -> list[Any]:
     return run(primitive.program, args)
 
 
 @run_control_flow.register
-def _(primitive: Cond, run: RunProgram, args: Sequence[Any]) -> Any:
+def _(primitive: Cond, run: RunProgram, args: Sequence[Any]) -> list[Any]:
     return run(primitive.branches[int(known_value(args[0], "a choice"))], args[1:])
 
 
 @run_control_flow.register
-def _(primitive: While, run: RunProgram, args: Sequence[Any]) -> Any:
+def _(primitive: While, run: RunProgram, args: Sequence[Any]) -> list[Any]:
     shared, consts, carry = primitive.split_operands(args)
     while known_value(run(primitive.condition, [*shared, *carry])[0], "a condition").all():
         carry = run(primitive.body, [*consts, *carry])
@@ -83,7 +85,7 @@ def _(primitive: While, run: RunProgram, args: Sequence[Any]) -> Any:
 
 
 @run_control_flow.register
-def _(primitive: Scan, run: RunProgram, args: Sequence[Any]) -> Any:
+def _(primitive: Scan, run: RunProgram, args: Sequence[Any]) -> list[Any]:
     consts, carry, xs = primitive.split_operands(args)
     count, ys = primitive.carries, []
     steps = range(primitive.length)
@@ -106,7 +108,7 @@ def _row(x: Value, i: int) -> Value:
     return ops.squeeze(ops.slice_in_dim(x, i, i + 1), (0,)) if isinstance(x, Tracer) else x[i]
 
 
-def _stack_rows(rows: Sequence[Any], aval: ShapedArray) -> Any:
+def _stack_rows(rows: Sequence[Any], aval: ShapedArray) -> Value | NumPyArray:
     if rows and not isinstance(rows[0], Tracer):
         return np.stack(rows)
     return (

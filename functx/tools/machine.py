@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from functx.core.typing import Value
 from functx.passes.costs import Cost
 from functx.tools.cost import format_count
 
@@ -61,7 +62,7 @@ def measure(platform: str) -> Machine:
         add_one = jax.jit(lambda v: v + 1, donate_argnums=0)
         latest = [v]
 
-        def step() -> Any:
+        def step() -> Value:
             latest[0] = add_one(latest[0])
             return latest[0]
 

@@ -12,7 +12,7 @@ import numpy as np
 from functx.core.backend import backend
 from functx.core.errors import ArgumentError, type_name
 from functx.core.printing import variable_names
-from functx.core.program import Equation, Program, Var
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.tracing import eval_context
 from functx.core.types import is_complex, is_inexact
 from functx.core.typing import Function, NumPyArray, PyTree
@@ -165,7 +165,7 @@ class Watcher:
             zip(program.inputs, [np.asarray(x) for x in args], strict=True)
         )
 
-        def read(atom: Any) -> NumPyArray:
+        def read(atom: Atom) -> NumPyArray:
             return env[atom] if type(atom) is Var else np.asarray(atom.value, atom.aval.dtype)
 
         for i, eqn in enumerate(program):

@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, TangentError, ValueRangeError, typ
 from functx.core.masks import inexact_mask
 from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
-from functx.core.types import is_inexact
+from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Function, PyTree, Tangent
 from functx.transforms.aliasing import copy_transform_results
 from functx.transforms.argument_names import check_callable, function_name
@@ -150,7 +150,9 @@ def _check_series(label: str, primals: Any, series: Any) -> int:
     return lengths[0] if lengths else 0
 
 
-def _coefficient(label: str, aval: Any, term: Any, order: int, is_derivative: bool) -> Tangent:
+def _coefficient(
+    label: str, aval: ShapedArray, term: Any, order: int, is_derivative: bool
+) -> Tangent:
     """The Taylor coefficient for a term of the series of a value of type `aval`."""
     if term is None:
         return None

@@ -30,6 +30,7 @@ from functx.transforms.coefficients import Curves
 from functx.transforms.collapsed_jet import CollapsedJet
 from functx.transforms.grad import Argnums, DifferentiatedFunction, canonical_argnums
 from functx.transforms.jacobian import split_axis
+from functx.transforms.tracing_api import TracedFunction
 
 
 def laplacian(fun: Function | None = None, argnums: Argnums = 0) -> Function:
@@ -261,7 +262,7 @@ def _differentiated(fun: Function, argnums: Argnums, kind: str) -> Differentiate
     )
 
 
-def _check_outputs(traced: Any, kind: str, fun: Function) -> None:
+def _check_outputs(traced: TracedFunction, kind: str, fun: Function) -> None:
     """Raise GradientError unless all outputs are inexact."""
     avals = traced.out_avals
     for i, on in enumerate(inexact_mask(avals)):

@@ -193,7 +193,7 @@ def make_jaxpr(
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     axes = [Axis(name, size) for name, size in axis_env or ()]
 
-    def wrapper(*args: PyTree, **kwargs: PyTree) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> tuple[PyTree, PyTree]:
         static = {n % len(args): args[n % len(args)] for n in numbers}
 
         @wraps(fun)

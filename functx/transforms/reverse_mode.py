@@ -140,7 +140,7 @@ class SparseCotangent(NamedTuple):
     source: Source | BackwardSource | None
 
     @property
-    def user_location(self) -> Any:
+    def user_location(self) -> object:
         """The expression in the user's code that reads the slice."""
         return None if self.source is None else expression_key(self.source)
 

@@ -16,7 +16,7 @@ from functx import ops
 from functx.core.masks import inexact_mask, scatter_where, select_where
 from functx.core.named_axes import AxisNames
 from functx.core.primitive import HasPrograms, Primitive
-from functx.core.program import Equation, Program, Var
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.rewriting import (
     Rewrite,
     bind_equation,
@@ -101,7 +101,7 @@ class SeriesEvaluator:
             captured, equations = split_captured(program)
             env.update((v, Series.constant(builder.tracer(x))) for v, x in captured.items())
 
-        def read(atom: Any) -> Series:
+        def read(atom: Atom) -> Series:
             if type(atom) is Var:
                 return env[atom]
             return Series.constant(Tracer(atom, builder))

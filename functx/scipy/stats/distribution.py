@@ -198,7 +198,7 @@ class SymmetricDistribution(ContinuousDistribution):
         return -self.ppf(q, *shapes)
 
 
-def all_of(conditions: Sequence[Value | bool]) -> Any:
+def all_of(conditions: Sequence[Value | bool]) -> ArrayLike:
     """Where all conditions hold; those that are not True are arrays."""
     arrays = [condition for condition in conditions if condition is not True]
     return reduce(and_, arrays) if arrays else True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from functx.core.program import Atom, Equation, Literal, Var
@@ -50,7 +50,7 @@ def resolve_definitions(edge: FlowEdge) -> None:
     edge.definitions = {v: a for v, a in edge.definitions.items() if v in used}
 
 
-def last_equation_key(edge: FlowEdge) -> Any:
+def last_equation_key(edge: FlowEdge) -> Hashable:
     """A key that edges share whose last equations may be one."""
     eqn = edge.equations[-1]
     place = None if eqn.source is None else (eqn.source[0], *text_position(*eqn.source))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import islice, repeat
@@ -230,7 +230,7 @@ def _slots(cls: type) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else [s for s in slots if s != "__weakref__"]
 
 
-def _identity(x: object) -> Any:
+def _identity(x: object) -> Hashable:
     """Says which of several objects with equal parts `x` is; None where the parts say all."""
     if isinstance(x, FunctionType):
         return x.__code__
