@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any
 
 import numpy as np
 from ml_dtypes import finfo
@@ -22,7 +21,7 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, canonical_dtype
-from functx.core.typing import ArrayLike, NumPyArray, ShapeLike, Value
+from functx.core.typing import ArrayLike, Number, NumPyArray, ShapeLike, Value
 from functx.lowering.jit import jit
 from functx.numpy.array_creation import arange
 from functx.numpy.indexing import take
@@ -222,8 +221,8 @@ def _resample(
 def weight_matrix(
     length: int,
     new_length: int,
-    scale: Any,
-    translation: Any,
+    scale: Number,
+    translation: Number,
     method: ResizeMethod,
     antialias: bool,
 ) -> Value:

@@ -30,6 +30,7 @@ from functx.core.source_info import FUNCTX_OR_JAX, file_owner, is_raise_instruct
 from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import aval_of, ndarray
 from functx.core.types import SHORT_NAMES, canonical_dtype
+from functx.core.typing import Function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,7 +77,7 @@ def explain_errors(module: str) -> None:
             namespace[name] = explained(value, module)
 
 
-def _constructor(cls: type, name: str) -> Any:
+def _constructor(cls: type, name: str) -> Function | None:
     """The method `__init__` or `__new__` that a class of functx defines itself, if it does."""
     made = vars(cls).get(name)
     made = made.__func__ if isinstance(made, staticmethod) else made

@@ -21,7 +21,7 @@ from functx.core.errors import (
 from functx.core.primitive import Primitive
 from functx.core.source_info import describe_source, user_source
 from functx.core.types import words_layout
-from functx.core.typing import Function, Value
+from functx.core.typing import Function, Value, Values
 
 PrimitiveClass = type[Primitive]
 Primitives: TypeAlias = PrimitiveClass | str | Function | Iterable[Any]
@@ -52,7 +52,7 @@ class Decomposition:
         self.is_user_defined = True
         self.check_parameters()
 
-    def __call__(self, primitive: Primitive, args: Sequence[Value]) -> Any:
+    def __call__(self, primitive: Primitive, args: Sequence[Value]) -> Value | Values:
         """The result of the function for these operands and the parameters of `primitive`."""
         params = {name: getattr(primitive, name) for name in primitive.fields}
         if self.signature is None:
@@ -102,13 +102,13 @@ class ClassDecomposition(Decomposition):
         self.location, self.signature = function_location(cls.decompose), None
         self.is_user_defined = cls.is_user_defined
 
-    def __call__(self, primitive: Primitive, args: Sequence[Value]) -> Any:
+    def __call__(self, primitive: Primitive, args: Sequence[Value]) -> Value | Values:
         with words_layout(primitive):
             return primitive.decompose(*args)  # type: ignore[misc]
 
 
 def _as_function(cls: PrimitiveClass) -> Function:
-    def decompose(*operands: Value, **params: object) -> Any:
+    def decompose(*operands: Value, **params: object) -> Value | Values:
         return cls(**params).decompose(*operands)  # type: ignore[misc]
 
     decompose.__name__ = decompose.__qualname__ = f"decompose_{cls.name}"

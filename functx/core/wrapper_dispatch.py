@@ -28,7 +28,7 @@ from functx.core.tracer import (
     filled_ndarray,
 )
 from functx.core.types import ShapedArray, words_layout
-from functx.core.typing import NumPyArray, Value
+from functx.core.typing import NumPyArray, Value, Values
 from functx.core.wrappers import is_wrapper
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class WrapperOperation:
         self.primitive = primitive
         self.name = primitive.name
 
-    def __call__(self, *args: object, **params: object) -> Any:
+    def __call__(self, *args: object, **params: object) -> Value | Values:
         primitive = self.primitive(**params)
         if Effect.WRITE in primitive.effects and current_builder.innermost() is None:
             return write_eagerly(primitive, args)
@@ -66,7 +66,7 @@ _running_calls: ContextVar[frozenset[tuple[Any, ...]]] = ContextVar(
 operation_of = cache(WrapperOperation)
 
 
-def write_eagerly(primitive: Primitive, args: Sequence[Any]) -> Any:
+def write_eagerly(primitive: Primitive, args: Sequence[Any]) -> Values:
     """The write of a handler to an inner array, outside of a trace."""
     target, value = args
     if (targets := eager_writes.get()) is not None:
@@ -94,7 +94,7 @@ def ordered_types(operands: Sequence[Any]) -> list[type]:
     return types
 
 
-def dispatch(primitive: Primitive, args: Sequence[Any]) -> Any:
+def dispatch(primitive: Primitive, args: Sequence[Any]) -> Value | Values:
     """The result of an operation with an operand of a wrapper type, as the handlers compute it.
 
     Raises WrapperDispatchError where all handlers return NotImplemented, and WrapperProtocolError for
@@ -147,7 +147,7 @@ def _as_array(literal: Literal) -> Value | NumPyArray:
 
 def check_result(
     primitive: Primitive, kind: type, out: Any, expected: tuple[ShapedArray, ...]
-) -> Any:
+) -> Value | Values:
     """The result of a handler; WrapperProtocolError unless it has the types `expected`."""
     label = f"{kind.__name__}.__functx_dispatch__({primitive.name})"
     if not primitive.multiple_results:

@@ -23,7 +23,7 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, recording_operand, variables
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
-from functx.core.typing import PyTree
+from functx.core.typing import PyTree, Value
 from functx.export.archives import (
     Contents,
     archive_of_contents,
@@ -281,7 +281,7 @@ class Exported:
         return self._archive
 
 
-def _as_typed(x: Any, aval: ShapedArray) -> Any:
+def _as_typed(x: Value, aval: ShapedArray) -> Value:
     """`x`, whose dtype is that of `aval`, with the same weak type."""
     is_equal = aval_of(x).weak_type == aval.weak_type
     return x if is_equal else ops.convert_element_type(x, aval.dtype, aval.weak_type)

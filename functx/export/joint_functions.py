@@ -11,6 +11,7 @@ from functx.aot.meta import Meta, OutputKind
 from functx.core import tree
 from functx.core.errors import ExportError, type_name
 from functx.core.masks import scatter_where
+from functx.core.tree import TreeDef
 from functx.core.typing import PyTree
 from functx.export.archives import Contents
 from functx.export.exported import Exported
@@ -110,7 +111,7 @@ def check_flat_arguments(args: tuple[Any, ...], label: str) -> None:
             )
 
 
-def check_flat_results(out_tree: Any, label: str) -> None:
+def check_flat_results(out_tree: TreeDef, label: str) -> None:
     """Raises ExportError unless the result is a tuple or list of arrays and None."""
     root = tree.root_node_type(out_tree)
     is_flat = root in (tuple, list) and all(

@@ -84,7 +84,7 @@ STRONG_TYPES: set[type] = {np.ndarray, ndarray, bool, int, float, complex}
 """Types of arguments that hold no arrays of weak dtypes; those of `jax.Array`s are added when met."""
 
 
-def as_weak_jax_array(x: object) -> Any:
+def as_weak_jax_array(x: object) -> object:
     """An array of a weak dtype as a `jax.Array`, or as a Python number; anything else unchanged."""
     if type(x) is not WeakNdarray:
         return x

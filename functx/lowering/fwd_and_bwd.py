@@ -38,7 +38,7 @@ def fwd_and_bwd(
     positions = (numbers,) if isinstance(numbers, int) else numbers
 
     @wraps(fun)
-    def forward(*args: PyTree, **kwargs: PyTree) -> Any:
+    def forward(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if any(not -len(args) <= i < len(args) for i in positions):
             raise ArgnumsError(
                 f"fwd_and_bwd({function_name(fun)}): argnums must name positional arguments; got "
@@ -53,7 +53,7 @@ def fwd_and_bwd(
 
         return vjp(of_chosen, *[args[i] for i in chosen], has_aux=has_aux)
 
-    def backward(residuals: Callable[..., Any], ct: PyTree) -> Any:
+    def backward(residuals: Callable[..., Any], ct: PyTree) -> PyTree:
         cts = residuals(ct)
         return cts[0] if isinstance(numbers, int) else cts
 

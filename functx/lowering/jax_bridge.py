@@ -306,14 +306,14 @@ def _jax_effects(effects: Effects, with_results: bool) -> frozenset[Any]:
 
 
 @cache
-def ordered_effect() -> Any:
+def ordered_effect() -> jax.core.Effect:
     """JAX's effect for ordered callbacks, whose token is passed from one to the next."""
     (effect,) = jax.make_jaxpr(lambda: jax.debug.callback(_no_op, ordered=True))().effects
     return effect
 
 
 @cache
-def _ordered_io_effect() -> Any:
+def _ordered_io_effect() -> jax.core.Effect:
     (effect,) = jax.make_jaxpr(lambda: io_callback(_no_op, None, ordered=True))().effects
     return effect
 

@@ -12,6 +12,7 @@ import jax
 from functx.core.context import ContextValue
 from functx.core.errors import ArgumentError, type_name
 from functx.core.source_info import named_scopes
+from functx.core.typing import PyTree
 from functx.transforms.argument_names import check_callable, function_name
 
 
@@ -45,7 +46,7 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
     label = function_name(fun) if name is None else name
 
     @wraps(fun)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> PyTree:
         with named_scope(label):
             return fun(*args, **kwargs)
 

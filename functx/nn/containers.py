@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex, overload
 
 from functx.core.errors import ArgumentError, type_name
-from functx.core.typing import Value
+from functx.core.typing import PyTree, Value
 from functx.nn.module import Module
 
 __all__ = ["ModuleDict", "ModuleList", "Sequential"]
@@ -71,7 +71,7 @@ class Sequential(ModuleList):
                 )
             self.append(module if isinstance(module, Module) else FunctionModule(module))
 
-    def forward(self, x: Value) -> Any:
+    def forward(self, x: Value) -> PyTree:
         """The result of the last module."""
         for module in self._modules.values():
             x = module(x)
@@ -84,7 +84,7 @@ class FunctionModule(Module):
     def __init__(self, function: Callable[..., Any]):
         self.function = function
 
-    def forward(self, *args: object, **kwargs: object) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> PyTree:
         """The result of the function."""
         return self.function(*args, **kwargs)
 

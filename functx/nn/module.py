@@ -19,6 +19,7 @@ from functx.core.errors import (
 from functx.core.pytorch_names import MODULE_METHODS
 from functx.core.replaced_state import note_mode, replaced_state, state_with
 from functx.core.tracer import aval_of, is_variable
+from functx.core.typing import PyTree
 from functx.nn.parameters import (
     Buffer,
     Parameter,
@@ -140,14 +141,14 @@ class Module:
     def training(self, mode: bool) -> None:
         vars(self)["_training"] = bool(mode)
 
-    def forward(self, *_: Any, **__: Any) -> Any:
+    def forward(self, *_: Any, **__: Any) -> PyTree:
         """The result of a call; a subclass defines it."""
         raise MissingForwardError(
             f"{type(self).__name__}: a module that is called must define forward; got none",
             fix="Define forward(self, ...) in the class.",
         )
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> PyTree:
         return self.forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -70,8 +70,8 @@ class BlockScaleConfig:
 
     mode: str
     block_size: int
-    data_type: Any
-    scale_type: Any
+    data_type: DTypeLike
+    scale_type: DTypeLike
     global_scale: ArrayLike | None = None
     infer_only: bool = False
 

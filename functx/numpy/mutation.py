@@ -270,7 +270,7 @@ def stands_for_variable(x: Tracer) -> bool:
     return x.builder.inputs_are_variables and x.builder.depends_on_input(x.atom)
 
 
-def write_out(name: str, result: Any, out: Out, where: ArrayOrList | None = True) -> Any:
+def write_out(name: str, result: Value, out: Out, where: ArrayOrList | None = True) -> Any:
     """`out` after `result` is written to it where the mask is True; `result` if `out` is None."""
     if out is None:
         if where is True or where is None:

@@ -165,7 +165,7 @@ def analysis(
     shown = fun if shown is None else shown
     function = JacobianFunction.of(fun, shown, kind, argnums, False, False, False, False)
 
-    def wrapper(*args: PyTree, **kwargs: PyTree) -> Any:
+    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return find(function.trace(args, kwargs))
 
     return wrap_transform(wrapper, shown, kind)

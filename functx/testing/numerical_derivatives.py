@@ -208,7 +208,7 @@ class Differentiation:
         outs, pullback = vjp(flat, *xs)
         return outs, pullback
 
-    def batched(self, pullback: Any, cts: Sequence[Array]) -> Sequence[Value]:
+    def batched(self, pullback: Function, cts: Sequence[Array]) -> Sequence[Value]:
         """The gradients for cotangents with a leading axis."""
         gradients: Sequence[Value] = vmap(lambda *cts: pullback(list(cts)))(*cts)
         return gradients

@@ -469,7 +469,7 @@ def parameters(
     return [draw_parameter(caller, x, shape, dtype) for x in values], shape, dtype
 
 
-def draw_parameter(caller: str, x: ArrayLike, shape: Shape, dtype: DType) -> Any:
+def draw_parameter(caller: str, x: ArrayLike, shape: Shape, dtype: DType) -> Value:
     """A parameter in `dtype`, a number or broadcast to `shape`.
 
     Raises DTypeError for a complex one, or a float for integers, and ShapeError if it does not broadcast.

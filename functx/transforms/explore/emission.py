@@ -14,6 +14,7 @@ from functx.core.rewriting import bind_equation
 from functx.core.source_info import Source
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray
+from functx.core.typing import ArrayLike
 from functx.transforms.control.body_tracing import cast_to, cast_to_strong
 from functx.transforms.control.cond import cond
 from functx.transforms.control.loops import while_loop
@@ -157,7 +158,7 @@ class Emitter:
         carry = body_layout.variables[0]
         inner = Layout((first,), (carry,), body_layout.region)
 
-        def condition(values: list[Any]) -> Any:
+        def condition(values: list[Any]) -> Atom:
             predicate = read(first.predicate, inner.unpack(values))
             return predicate if stay else ops.Not()(predicate)
 
@@ -230,7 +231,9 @@ def convert(value: Any, aval: ShapedArray) -> Any:
     return cast_to(value, aval) if aval.weak_type else cast_to_strong(value, aval)
 
 
-def choose(predicate: Any, emit: Callable[[bool], list[Any]], source: Source | None) -> list[Any]:
+def choose(
+    predicate: ArrayLike, emit: Callable[[bool], list[Any]], source: Source | None
+) -> list[Any]:
     """`emit(True)` or `emit(False)`, chosen by the predicate when the program runs."""
 
     def when_true() -> list[Any]:

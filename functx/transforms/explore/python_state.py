@@ -43,7 +43,7 @@ OUT_OF_REACH = "out of reach"
 class Leaf(NamedTuple):
     """A traced array or a number among the local variables; `set` replaces it, None if it cannot."""
 
-    value: Any
+    value: object
     set: Callable[[Any], None] | None
 
 
