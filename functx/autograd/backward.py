@@ -222,7 +222,7 @@ Roots = Sequence[tuple[Any, Any]]
 """Variables, edges or traced values, each with its gradient."""
 
 
-def root_gradients(label: str, roots: Sequence[Any], gradients: object, batched: bool) -> Roots:
+def root_gradients(label: str, roots: Sequence[Any], gradients: Gradients, batched: bool) -> Roots:
     """Each root with its gradient, which is 1 by default for a single real element."""
     values = [None] * len(roots) if gradients is None else as_list(gradients)
     if len(values) != len(roots):
@@ -334,7 +334,7 @@ def edge_of_input(label: str, i: int, x: object) -> GradientEdge:
 
 def batched_gradients(
     roots: Sequence[Any],
-    grad_outputs: object,
+    grad_outputs: Gradients,
     retain_graph: bool | None,
     create_graph: bool,
     inputs: Sequence[Any],
@@ -355,7 +355,7 @@ def batched_gradients(
     return [as_variable(next(results)) if used else None for used in is_used]
 
 
-def batched_dims(roots: Sequence[Any], grad_outputs: object) -> tuple[int | None, ...]:
+def batched_dims(roots: Sequence[Any], grad_outputs: Gradients) -> tuple[int | None, ...]:
     """The batch axis of each gradient, None if it was left out; GradientCountError if all were."""
     values = [None] * len(roots) if grad_outputs is None else as_list(grad_outputs)
     if all([value is None for value in values]):
@@ -368,7 +368,7 @@ def batched_dims(roots: Sequence[Any], grad_outputs: object) -> tuple[int | None
 
 
 def grad_of_traced(
-    roots: Sequence[Any], grad_outputs: object, batched: bool, inputs: Sequence[Any]
+    roots: Sequence[Any], grad_outputs: Gradients, batched: bool, inputs: Sequence[Any]
 ) -> list[Any]:
     """The gradients of traced values in traced values, as equations of their trace."""
     check_traced(roots, inputs)

@@ -17,6 +17,7 @@ from typing import Any
 from functx import numpy as fnp
 from functx.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from functx.autograd.functional_calls import (
+    ArrayOrTuple,
     FunctionalCall,
     as_arrays,
     basis_of,
@@ -45,8 +46,8 @@ FORWARD, REVERSE = "forward-mode", "reverse-mode"
 @api_boundary
 def vjp(
     func: Function,
-    inputs: object,
-    v: object = None,
+    inputs: ArrayOrTuple,
+    v: ArrayOrTuple | None = None,
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
@@ -72,8 +73,8 @@ def vjp(
 @api_boundary
 def jvp(
     func: Function,
-    inputs: object,
-    v: object = None,
+    inputs: ArrayOrTuple,
+    v: ArrayOrTuple | None = None,
     create_graph: bool = False,
     strict: bool = False,
     strategy: str = REVERSE,
@@ -103,7 +104,9 @@ def jvp(
         return call.results_with(tangents, "output", "first derivative")
 
 
-def jvp_by_duals(func: Function, inputs: object, v: object, create_graph: bool) -> tuple[Any, Any]:
+def jvp_by_duals(
+    func: Function, inputs: ArrayOrTuple, v: ArrayOrTuple | None, create_graph: bool
+) -> tuple[Any, Any]:
     """`jvp` by dual numbers."""
     tangents: list[Any] = []
 
@@ -131,7 +134,7 @@ def jvp_by_duals(func: Function, inputs: object, v: object, create_graph: bool) 
 @api_boundary
 def jacobian(
     func: Function,
-    inputs: object,
+    inputs: ArrayOrTuple,
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -159,7 +162,7 @@ def jacobian(
 @api_boundary
 def hessian(
     func: Function,
-    inputs: object,
+    inputs: ArrayOrTuple,
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -195,8 +198,8 @@ def hessian(
 @api_boundary
 def vhp(
     func: Function,
-    inputs: object,
-    v: object = None,
+    inputs: ArrayOrTuple,
+    v: ArrayOrTuple | None = None,
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
@@ -221,8 +224,8 @@ def vhp(
 @api_boundary
 def hvp(
     func: Function,
-    inputs: object,
-    v: object = None,
+    inputs: ArrayOrTuple,
+    v: ArrayOrTuple | None = None,
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
@@ -249,7 +252,7 @@ def hvp(
 def jacobian_of(
     name: str,
     func: Function,
-    inputs: object,
+    inputs: ArrayOrTuple,
     create_graph: bool,
     strict: bool,
     vectorize: bool,

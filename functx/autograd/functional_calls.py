@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -23,8 +23,11 @@ from functx.core.errors import (
 )
 from functx.core.tracer import Tracer
 from functx.core.types import is_inexact
-from functx.core.typing import Function
+from functx.core.typing import ArrayLike, Function
 from functx.transforms.argument_names import check_callable
+
+ArrayOrTuple: TypeAlias = "ArrayLike | Sequence[ArrayLike]"
+"""An array, or a tuple of arrays."""
 
 
 @contextmanager
@@ -41,7 +44,9 @@ class FunctionalCall:
     their history. With `strict`, each output must depend on a value that requires a gradient.
     """
 
-    def __init__(self, name: str, func: Function, inputs: object, create_graph: bool, strict: bool):
+    def __init__(
+        self, name: str, func: Function, inputs: ArrayOrTuple, create_graph: bool, strict: bool
+    ):
         check_callable(func, name)
         self.name, self.create_graph, self.strict = name, create_graph, strict
         arrays, self.is_single_input = as_arrays(name, "inputs", inputs)
@@ -124,7 +129,7 @@ def as_arrays(function: str, argument: str, values: Any) -> tuple[list[Any], boo
     return [x if isinstance(x, Tracer) else as_variable(x) for x in arrays], is_single
 
 
-def vector_for(name: str, v: object, templates: Sequence[Any], kind: str) -> list[Any]:
+def vector_for(name: str, v: ArrayOrTuple | None, templates: Sequence[Any], kind: str) -> list[Any]:
     """The entries of the vector `v`, one for each of `templates`, of the `kind` input or output.
 
     For one template of a single element, `v` may be left out: the entry is None.
