@@ -55,7 +55,7 @@ from functx.ops.operands import batch_size
 from functx.transforms.aliasing import call_outside_trace, capture_key
 from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.batching import Batch, add_axis, remove_axis
-from functx.transforms.control.loops import map as map_rows
+from functx.transforms.control.rows import map as map_rows
 from functx.transforms.dce import active_outputs
 from functx.transforms.tracing_api import avals_of, trace_function
 

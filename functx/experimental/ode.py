@@ -35,7 +35,7 @@ from functx.numpy import (
 )
 from functx.numpy.promotion import as_inexact, operand
 from functx.transforms.control.loops import while_loop
-from functx.transforms.control.scan import scan
+from functx.transforms.control.rows import scan
 from functx.transforms.vmap import vmap
 
 __all__ = ["odeint"]

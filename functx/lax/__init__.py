@@ -231,9 +231,9 @@ from functx.ops.convolution import (
 )
 from functx.transforms.control.associative_scan import associative_scan
 from functx.transforms.control.cond import cond, switch
-from functx.transforms.control.loops import fori_loop, map, while_loop
+from functx.transforms.control.loops import fori_loop, while_loop
 from functx.transforms.control.reduce import reduce_window
-from functx.transforms.control.scan import scan
+from functx.transforms.control.rows import map, scan
 
 __all__ = [
     "AccuracyMode",

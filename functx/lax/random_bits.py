@@ -27,7 +27,7 @@ from functx.core.typing import (
 )
 from functx.ops.operands import canonical_shape, promote_scalars
 from functx.ops.philox import UINT32, UINT64
-from functx.transforms.control.loops import map as map_rows
+from functx.transforms.control.rows import map as map_rows
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

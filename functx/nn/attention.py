@@ -24,7 +24,7 @@ from functx.core.types import Shape, ShapedArray, accumulation_dtype, is_floatin
 from functx.core.typing import ArrayLike, Cotangent, Cotangents, Dim, Dims, Flags, Value, Values
 from functx.numpy.promotion import is_broadcastable, promote_inexact
 from functx.ops.operands import as_bool, as_float, as_int, batch_size
-from functx.transforms.control.scan import scan
+from functx.transforms.control.rows import scan
 
 __all__ = ["dot_product_attention"]
 

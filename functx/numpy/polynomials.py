@@ -27,7 +27,7 @@ from functx.numpy.sorting_and_searching import argsort, flatnonzero
 from functx.numpy.statistics import convolve
 from functx.numpy.tensor_contractions import dot
 from functx.ops.operands import as_int
-from functx.transforms.control.scan import scan
+from functx.transforms.control.rows import scan
 
 __all__ = [
     "poly",

@@ -27,7 +27,7 @@ from functx.numpy.mutating_functions import Assignable, check_assignable
 from functx.numpy.mutation import assign_array, check_same_kind_cast, write_out, write_out_exact
 from functx.numpy.vectorization import vectorize
 from functx.ops.operands import canonical_axes, canonical_axis
-from functx.transforms.control.scan import scan
+from functx.transforms.control.rows import scan
 
 __all__ = ["frompyfunc", "ufunc"]
 

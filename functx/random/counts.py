@@ -35,7 +35,7 @@ from functx.random.arguments import (
 )
 from functx.random.samplers import positive_uniform, uniform
 from functx.transforms.control.loops import while_loop
-from functx.transforms.control.scan import scan
+from functx.transforms.control.rows import scan
 
 __all__ = ["binomial", "geometric", "multinomial", "poisson"]
 

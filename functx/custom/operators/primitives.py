@@ -33,7 +33,7 @@ from functx.custom.rule_results import describe_type
 from functx.custom.rule_tracing import inline_rule
 from functx.ops.operands import batch_size
 from functx.transforms.batching import add_axis, remove_axis
-from functx.transforms.control.loops import map as map_rows
+from functx.transforms.control.rows import map as map_rows
 from functx.transforms.decompose import builtin_decomposition
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from functx.scipy.optimize.iteration import (
     epsilon,
 )
 from functx.transforms.control.loops import while_loop
-from functx.transforms.control.scan import scan
+from functx.transforms.control.rows import scan
 
 # The decrease and the curvature that a step must have, as fractions of the slope at the start.
 DECREASE, CURVATURE = 1e-4, 0.9

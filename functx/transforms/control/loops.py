@@ -1,4 +1,4 @@
-"""`while_loop`, `fori_loop` and `map`: loops over a condition, integers, and rows of arrays."""
+"""`while_loop` and `fori_loop`: loops over a condition, and over integers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
 from functx.core.typing import ArrayLike, Avals, Function, PyTree, Value, Values
-from functx.core.wrapper_axes import check_sliced_axis
 from functx.transforms.aliasing import MemoryLayout, capture_key, trace_with_shared_captures
-from functx.transforms.argument_names import copy_function_metadata, function_name
+from functx.transforms.argument_names import function_name
 from functx.transforms.control.body_tracing import (
     COUNTER_AVAL,
     LoopBody,
@@ -45,18 +44,11 @@ from functx.transforms.control.bounded_while import (
     WithUnusedInputs,
     run_with_stacks,
 )
-from functx.transforms.control.scan import (
-    Scan,
-    non_negative_integer,
-    run_scan,
-    scan,
-    scan_length,
-    unroll_factor,
-)
+from functx.transforms.control.rows import unroll_factor
+from functx.transforms.control.scan import Scan, run_scan
 from functx.transforms.control.while_loop import DEFAULT_CHECKPOINTS, While
 from functx.transforms.dce import with_io
 from functx.transforms.tracing_api import TracedFunction, avals_of, has_aval, trace_function
-from functx.transforms.vmap import vmap
 
 
 @api_boundary
@@ -362,61 +354,3 @@ def _static_bound(x: Any) -> int | None:
         return int(concretize(x, "fori_loop")) if type(x) is Tracer else index(x)
     except (ConcretizationError, TypeError):
         return None
-
-
-@api_boundary
-def map(f: Function, xs: PyTree, *, batch_size: int | None = None) -> PyTree:
-    """Apply `f` to each row of `xs`, one after the other, and stack the results.
-
-    Like `vmap`, but holds the intermediate values of one call at a time, or of `batch_size`
-    calls; with `batch_size=0`, of all calls. `xs` is a pytree of arrays with a common leading
-    axis, which the results have too.
-
-    Raises AxisSizeError if the lengths of the leading axes differ.
-
-    >>> import functx, numpy
-    >>> functx.lax.map(lambda x: x * x, numpy.arange(4.0)).tolist()
-    [0.0, 1.0, 4.0, 9.0]
-    """
-    check_callables("map", f=f)
-    if batch_size is None:
-        return scan(copy_function_metadata(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
-    leaves, x_tree = tree.flatten_with_key_data(xs)
-    caller = body_name("map", f)
-    avals = [aval_of(x) for x in leaves]
-    length = scan_length(caller, avals, x_tree, None)
-    check_sliced_axis(caller, "mapped", x_tree, avals)
-    batch_size = non_negative_integer(caller, "batch_size", batch_size)
-    # No row at a time: all are the remainder.
-    if not batch_size:
-        return vmap(f, randomness="different")(xs)
-    num_batched = length - length % batch_size
-    results = []
-    if num_batched or not length:
-        batches = [
-            ops.reshape(
-                ops.slice_in_dim(x, 0, num_batched),
-                (num_batched // batch_size, batch_size, *aval_of(x).shape[1:]),
-            )
-            for x in leaves
-        ]
-        batched = vmap(f, randomness="different")
-        stacked = map(batched, tree.unflatten(x_tree, batches))
-        results.append(
-            _map_key_words(lambda y: ops.reshape(y, (num_batched, *aval_of(y).shape[2:])), stacked)
-        )
-    if num_batched < length:
-        remainder = [ops.slice_in_dim(x, num_batched, length) for x in leaves]
-        batched = vmap(f, randomness="different")
-        results.append(batched(tree.unflatten(x_tree, remainder)))
-    return (
-        results[0]
-        if len(results) == 1
-        else _map_key_words(lambda *ys: ops.concatenate(ys, 0), *results)
-    )
-
-
-def _map_key_words(f: Function, *trees: Value) -> PyTree:
-    """Apply `f` to the leaves of pytrees of one structure; to the words of typed keys."""
-    (_, structure), *_ = flat = [tree.flatten_with_key_data(x) for x in trees]
-    return tree.unflatten(structure, [f(*xs) for xs in zip(*[xs for xs, _ in flat], strict=True)])

@@ -1,19 +1,16 @@
-"""`scan`: a loop of a known number of steps over the leading axis of arrays."""
+"""`Scan`: a loop of a known number of steps over the leading axis of arrays, and its rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functx import ops
-from functx.core import tree
 from functx.core.backend import Split, backend
 from functx.core.checking import check_operands
 from functx.core.config import memory_plan
-from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.index_sets import DependentOperand, stack_rows
 from functx.core.masks import (
     T,
@@ -29,7 +26,6 @@ from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Uncompared, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
-from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
@@ -40,30 +36,21 @@ from functx.core.typing import (
     Cotangents,
     Dims,
     Flags,
-    Function,
     IRValue,
-    PyTree,
     Tangents,
     Value,
     Values,
 )
-from functx.core.wrapper_axes import check_sliced_axis, check_stacked_axis
 from functx.ops.operands import batch_size
 from functx.ops.views import Copy
-from functx.transforms.argument_names import copy_function_metadata, key_path_strings
 from functx.transforms.batching import Batch, BatchWithInferredOutDims
 from functx.transforms.coefficients import Series
 from functx.transforms.control.backward_scan import BuildBackwardScan
 from functx.transforms.control.body_tracing import (
-    LoopBody,
     WithProgress,
-    body_name,
     carry_dependence,
-    check_callables,
-    check_progress,
     is_linearizing,
     show_completion,
-    trace_until_carry_types_settle,
 )
 from functx.transforms.control.partial_eval import (
     DCEScanBody,
@@ -80,7 +67,6 @@ from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.jet_rewrite import JetRewrite, ProgramSeries, groups_where
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.series import SeriesEvaluator
-from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -449,77 +435,6 @@ class Scan(HasPrograms):
         return ctx.scan(self, values)
 
 
-@api_boundary
-def scan(
-    f: Function,
-    init: PyTree,
-    xs: PyTree = None,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    *,
-    progress: str | None = None,
-) -> tuple[Any, Any]:
-    """Loop over the rows of `xs`; return `(carry, ys)`, the final carry and stacked outputs.
-
-    `f(carry, x)` returns `(carry, y)`. It is traced once, may close over values, and must
-    return a carry of the structure, shapes and dtypes that it takes; weak types are promoted.
-    `xs` is a pytree of arrays with a common leading axis, or None if `length` is given. With
-    `reverse` the loop begins at the last row. `unroll` is the number of steps per iteration of
-    the compiled loop, or True to unroll it completely. `progress` names a progress line on
-    standard error.
-
-    Raises CarryTypeError for a carry that changes its type, AxisSizeError if the lengths of the
-    leading axes differ.
-
-    >>> import functx, numpy
-    >>> total, sums = functx.lax.scan(lambda c, x: (c + x, c + x), 0.0, numpy.arange(1.0, 4.0))
-    >>> float(total), sums.tolist()
-    (6.0, [1.0, 3.0, 6.0])
-    """
-    check_callables("scan", f=f)
-    caller = body_name("scan", f)
-    check_progress(caller, progress)
-    carry_leaves, carry_tree = tree.flatten_with_key_data(init)
-    x_leaves, x_tree = tree.flatten_with_key_data(xs)
-    in_tree = tree.call_treedef(carry_tree, x_tree)
-    leaves, count = [*carry_leaves, *x_leaves], len(carry_leaves)
-    leaf_avals = avals_of(leaves, "scan", f, in_tree)
-    carry_leaves, x_leaves = leaves[:count], leaves[count:]
-    length = scan_length(caller, leaf_avals[count:], x_tree, length)
-    check_sliced_axis(caller, "scanned", x_tree, leaf_avals[count:])
-    rows = [a.update(shape=a.shape[1:]) for a in leaf_avals[count:]]
-
-    def step(carry: PyTree, x: Value) -> PyTree:
-        out = f(carry, x)
-        if not isinstance(out, (tuple, list)) or len(out) != 2:
-            raise ArgumentError(
-                f"{caller}: the body must return a pair (carry, y); got {type_name(out)}",
-                fix="Return (carry, None) where each step has no output.",
-            )
-        return tuple(out)
-
-    copy_function_metadata(step, f, "scan").__name__ = getattr(f, "__name__", "body")
-
-    def trace_with(carry: Sequence[PyTree]) -> TracedFunction:
-        return trace_function(step, in_tree, [*carry, *rows], "scan", carries_writes=True)
-
-    traced, carry = trace_until_carry_types_settle(
-        trace_with, leaf_avals[:count], carry_tree, lambda t: t.children()[0], caller, f
-    )
-    y_tree = traced.out_tree.children()[1]
-    check_stacked_axis(caller, y_tree, traced.out_avals[count:])
-    body = LoopBody.of(traced, carry_leaves, carry, f)
-    factor = unroll_factor(caller, unroll, length)
-    loop = Scan(body.program, len(body.consts), len(body.start), length, bool(reverse), factor)
-    outs = body.results(run_scan(loop, [*body.consts, *body.start, *x_leaves], progress))
-    if terms := traced.row_terms:
-        dims = [None] * count + [0] * len(x_leaves) + [None] * len(traced.captured)
-        start = body.start[len(body.start) - count :]
-        terms.note([*start, *x_leaves, *traced.captured], dims, outs, count)
-    return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
-
-
 def run_scan(loop: Scan, args: Sequence[ArrayLike], progress: str | None = None) -> list[Value]:
     """The outputs of `loop`; while tracing, carries that no step changes become consts.
 
@@ -559,61 +474,3 @@ def run_scan(loop: Scan, args: Sequence[ArrayLike], progress: str | None = None)
         *[Copy()(arg_of[v]) if y is None else y for v, y in zip(carry_in, changed, strict=True)],
         *results[count:],
     ]
-
-
-def scan_length(
-    caller: str, avals: Avals, x_tree: tree.TreeDef, length: SupportsIndex | None
-) -> int:
-    """The common length of the leading axes of `xs`, which must equal `length` if that is given."""
-    for i, aval in enumerate(avals):
-        if not aval.ndim:
-            path = key_path_strings(x_tree, avals)[i]
-            raise AxisSizeError(f"{caller}: xs must have rows; got the scalar xs{path}: {aval!r}")
-    sizes = {aval.shape[0] for aval in avals}
-    if length is not None:
-        try:
-            sizes.add(index(length))
-        except TypeError:
-            raise ArgumentError(
-                f"{caller}: the length must be an integer known while tracing; got {short_repr(length)}",
-                fix="Use while_loop for a number of steps that is not known.",
-            ) from None
-    if not sizes:
-        raise AxisSizeError(
-            f"{caller}: there must be xs or a length; got neither",
-            fix="Write scan(f, init, xs), or pass length=n.",
-        )
-    if len(sizes) > 1:
-        paths = key_path_strings(x_tree, avals)
-        rows = [f"xs{path}: {aval!r}" for path, aval in zip(paths, avals, strict=True)]
-        raise AxisSizeError(
-            f"{caller}: xs and length must agree on the number of steps; "
-            f"got {' and '.join([str(n) for n in sorted(sizes)])}",
-            *rows,
-            *([] if length is None else [f"length={length}"]),
-            fix="Let all arrays of xs have one length, and close over what every step shares.",
-        )
-    size: int = sizes.pop()
-    if size < 0:
-        raise AxisSizeError(f"{caller}: the length must not be negative; got {size}")
-    return size
-
-
-def unroll_factor(caller: str, unroll: object, length: int) -> int:
-    """The number of the `length` steps that one iteration of the compiled loop runs."""
-    if isinstance(unroll, bool):
-        return max(length, 1) if unroll else 1
-    return max(non_negative_integer(caller, "unroll", unroll), 1)
-
-
-def non_negative_integer(caller: str, name: str, value: Any) -> int:
-    """The argument `name` as an integer; raises if it is negative or no integer."""
-    try:
-        count = index(value)
-    except TypeError:
-        raise ArgumentError(
-            f"{caller}: {name} must be an integer; got {short_repr(value)}"
-        ) from None
-    if count < 0:
-        raise ValueRangeError(f"{caller}: {name} must not be negative; got {count}")
-    return count
