@@ -23,7 +23,7 @@ from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of
-from functx.core.typing import Function
+from functx.core.typing import ArrayLike, Function
 from functx.passes.memory_planning import JointProgram
 from functx.passes.min_cut import Partition
 from functx.transforms.aliasing import check_variables_not_aliased
@@ -162,7 +162,7 @@ class Compilation:
         return CompiledProgram(named, compiler, option)
 
 
-def placeholder(x: Variable) -> Any:
+def placeholder(x: Variable) -> ArrayLike:
     """A NumPy value that stands for a Variable where the memory of arguments is compared: only its strides count."""
     strides = x.strides_()
     if is_row_major(x.shape, strides):

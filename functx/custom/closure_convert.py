@@ -68,7 +68,7 @@ def _example_cotangent(aval: ShapedArray) -> Value | None:
     return ops.zeros_like(aval) if is_inexact(aval.dtype) else None
 
 
-def custom_gradient(fun: Function) -> Any:
+def custom_gradient(fun: Function) -> Function:
     """`fun` with a pullback that it returns beside its result.
 
     `fun(*args)` returns `(output, pullback)`; `pullback(ct)` returns a tuple of cotangents, one for each

@@ -142,7 +142,7 @@ class RuleResult(Record):
         """The error whose requirement is `problem`, at the line where the rule returns."""
         return RuleError(f"{self} {problem}", *details, fix=fix, source=rule_source(self.rule))
 
-    def call(self, takes: str, *args: object) -> Any:
+    def call(self, takes: str, *args: object) -> PyTree:
         """The result of the rule; RuleError if it does not take the arguments `takes`."""
         try:
             return self.rule(*args)

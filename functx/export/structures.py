@@ -127,7 +127,7 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
         )
     fields = ",".join(nodetype._fields)  # type: ignore[attr-defined]
 
-    def check_fields(saved: bytes) -> Any:
+    def check_fields(saved: bytes) -> type[T]:
         if saved.decode() != fields:
             raise UnregisteredNameError(
                 f"load: {serialized_name!r} must be a named tuple with the fields {saved.decode()}; "

@@ -122,7 +122,14 @@ class FunctxTrace(jax.core.Trace):
         )
 
     def process_custom_vjp_call(
-        self, primitive: Primitive, fun: Any, fwd: Any, bwd: Any, args: Values, /, **params: Any
+        self,
+        primitive: Primitive,
+        fun: WrappedFun,
+        fwd: WrappedFun,
+        bwd: WrappedFun,
+        args: Values,
+        /,
+        **params: Any,
     ) -> list[Value]:
         return self.stage_call(
             primitive,
@@ -272,7 +279,7 @@ backend.inside_jax_trace = is_in_jax_trace
 
 
 @cache
-def abstract_jax_scalar() -> Any:
+def abstract_jax_scalar() -> jax.core.AbstractValue:
     """A scalar tracer of JAX, through which JAX must assume that derivatives go."""
     found: list[Any] = []
     jax.make_jaxpr(found.append)(0.0)

@@ -81,7 +81,7 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
     """
 
     @wraps(decomposition)
-    def call(*args: PyTree, **kwargs: object) -> PyTree:
+    def call(*args: PyTree, **kwargs: PyTree) -> PyTree:
         for key, value in kwargs.items():
             if any(isinstance(x, Tracer) for x in tree.leaves(value)):
                 raise ArgumentError(

@@ -14,7 +14,7 @@ from functx.transforms.control.cond import run_branch
 
 def platform_dependent(
     *args: PyTree, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
-) -> Any:
+) -> PyTree:
     """`per_platform[name](*args)` on the platform `name` (cpu, cuda, rocm, tpu), else `default(*args)`.
 
     All functions are traced, and those of one result type; the program has those of the platforms it is

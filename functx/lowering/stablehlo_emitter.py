@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from functx.transforms.control.while_loop import While
 
 
-func_ops: Any = func
+func_ops: ModuleType = func
 """The module `func`, whose stubs lack what the bindings have."""
 
 

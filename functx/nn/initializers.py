@@ -133,7 +133,7 @@ def truncated_normal(
 ) -> Initializer:
     """The initializer of `stddev` times standard normal numbers that lie in (lower, upper)."""
 
-    def draw(key: Any, shape: Shape, dtype: DType) -> Value:
+    def draw(key: Value, shape: Shape, dtype: DType) -> Value:
         return _scaled(random.truncated_normal(key, lower, upper, shape, dtype), stddev)
 
     return _initializer(draw, dtype)
@@ -174,7 +174,7 @@ def variance_scaling(
             names = ", ".join(map(repr, choices))
             raise ValueRangeError(f"variance_scaling: {what} must be one of {names}; got {value!r}")
 
-    def draw(key: Any, shape: Shape, dtype: DType) -> Value:
+    def draw(key: Value, shape: Shape, dtype: DType) -> Value:
         denominator = _FANS[mode](*_fans(shape, in_axis, out_axis, batch_axis))
         variance = asarray(scale / denominator, real_dtype(dtype))
         return _UNIT_DRAWS[distribution](key, shape, dtype, variance)
@@ -284,7 +284,7 @@ def orthogonal(
     `column_axis` is the axis of the columns; all others are that of the rows. The distribution is uniform.
     """
 
-    def draw(key: Any, shape: Shape, dtype: DType) -> Value:
+    def draw(key: Value, shape: Shape, dtype: DType) -> Value:
         if len(shape) < 2:
             raise ShapeError(f"orthogonal: a shape must have at least two axes; got {shape}")
         axis = canonical_axis(column_axis, len(shape))
@@ -306,7 +306,7 @@ def delta_orthogonal(
     there must be no fewer. Xiao et al., "Dynamical isometry and a mean field theory of CNNs" (2018).
     """
 
-    def draw(key: Any, shape: Shape, dtype: DType) -> Value:
+    def draw(key: Value, shape: Shape, dtype: DType) -> Value:
         if len(shape) not in (3, 4, 5) or shape[-1] < shape[-2]:
             raise ShapeError(
                 "delta_orthogonal: a shape must have one to three axes of the window, then n inputs and at "

@@ -100,7 +100,7 @@ class TracedKinds:
 traced_kinds = TracedKinds()
 
 
-def _declare(kind: type, value: Any, *, requires_grad: bool) -> Any:
+def _declare(kind: type, value: ArrayOrList, *, requires_grad: bool) -> Any:
     """A Variable of a known value, or, inside a transform, an object that holds the value."""
     if is_in_transform(value):
         x: Any = object.__new__(kind)

@@ -229,7 +229,7 @@ class _JoiningIndexer:
             )
         return axis, ndmin, start
 
-    def _array(self, item: Any, ndmin: int, start: int) -> Value:
+    def _array(self, item: ArrayOrList, ndmin: int, start: int) -> Value:
         x = _range_from_slice(item) if isinstance(item, slice) else ensure_array(item)
         ndim = aval_of(x).ndim
         missing = max(ndmin, 1) - ndim

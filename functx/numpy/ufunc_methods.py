@@ -63,7 +63,7 @@ class ufunc(metaclass=_UfuncType):  # noqa: N801 - NumPy's name
         *,
         name: str | None = None,
         nargs: int | None = None,
-        identity: Any = None,
+        identity: ArrayLike | None = None,
         call: Callable[..., Any] | None = None,
         reduce: Callable[..., Any] | None = None,
         accumulate: Callable[..., Any] | None = None,
@@ -150,7 +150,7 @@ class ufunc(metaclass=_UfuncType):  # noqa: N801 - NumPy's name
             return first
         first = shapes.astype(first, aval_of(self(first, rows[0])).dtype)
 
-        def step(x: Value, inputs: Any) -> tuple[Value, None]:
+        def step(x: Value, inputs: tuple[Value, Value | None]) -> tuple[Value, None]:
             y, keep = inputs
             new = self(x, y)
             return new if keep is None else ufuncs.where(keep, new, x), None
@@ -226,7 +226,7 @@ class ufunc(metaclass=_UfuncType):  # noqa: N801 - NumPy's name
         first = take(rows, shapes.ravel(starts), 0, mode="clip")
         first = shapes.astype(first, aval_of(self(first, first)).dtype)
 
-        def step(x: Value, inputs: Any) -> tuple[Value, None]:
+        def step(x: Value, inputs: tuple[Value, Value]) -> tuple[Value, None]:
             i, row = inputs
             is_inside = operators.logical_and(operators.less(starts, i), operators.less(i, ends))
             return ufuncs.where(is_inside, self(x, row[None]), x), None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax import lax
@@ -64,7 +64,7 @@ class Eig(MatrixFunction):
         return outs, out_tangents
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
-        def eig(x: Value) -> Any:
+        def eig(x: Value) -> Value | tuple[Value, ...]:
             outs = lax.linalg.eig(
                 x, compute_left_eigenvectors=self.left, compute_right_eigenvectors=self.right
             )

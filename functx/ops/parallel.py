@@ -183,7 +183,7 @@ def with_sharding_keyword(
     """`function` with a further keyword, the sharding of its result; None leaves it to XLA."""
 
     @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Value:
+    def call(*args: PyTree, **kwargs: PyTree) -> Value:
         sharding = kwargs.pop(keyword, None)
         out = function(*args, **kwargs)
         return place_result(out, sharding)

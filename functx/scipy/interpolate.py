@@ -14,7 +14,7 @@ from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.types import is_complex
-from functx.core.typing import ArrayLike, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Value
 from functx.numpy.promotion import promote_inexact
 
 __all__ = ["RegularGridInterpolator"]
@@ -71,14 +71,14 @@ class RegularGridInterpolator:
         return (self.grid, self.values, self.fill_value), (self.method, self.bounds_error)
 
     @classmethod
-    def tree_unflatten(cls, options: Any, children: Any) -> Self:
+    def tree_unflatten(cls, options: tuple[Any, ...], children: Sequence[Any]) -> Self:
         """The interpolator of the arrays and other arguments."""
         self = object.__new__(cls)
         self.grid, self.values, self.fill_value = children
         self.method, self.bounds_error = options
         return self
 
-    def __call__(self, xi: Any, method: str | None = None) -> Value:
+    def __call__(self, xi: ArrayOrList, method: str | None = None) -> Value:
         """The values at the points `xi` (..., n), or at those of a tuple of n arrays of coordinates."""
         method = self.method if method is None else _check_method(method)
         n = len(self.grid)
@@ -99,7 +99,7 @@ class RegularGridInterpolator:
             out = np.where(outside, self.fill_value, out)
         return out.reshape(shape + self.values.shape[n:])
 
-    def _coordinates(self, xi: Any) -> list[Value]:
+    def _coordinates(self, xi: ArrayOrList) -> list[Value]:
         """The coordinates of points along each dimension, in one shape."""
         n = len(self.grid)
         if isinstance(xi, tuple):

@@ -263,7 +263,7 @@ def _block_indices(pattern: SparsityPattern, block: _Block, shape: Shape) -> Num
 
 def _wrap_bcoo(
     rewrite: Any, jacobian: TracedJacobian, block: Value | None, aval: ShapedArray, number: int
-) -> Any:
+) -> Function:
     """A Jacobian as a BCOO of type `aval`."""
     bcoo = import_module("jax.experimental.sparse").BCOO
     indices = _block_indices(rewrite.products.pattern, _Block.of(jacobian, number), aval.shape)
@@ -273,7 +273,7 @@ def _wrap_bcoo(
 
 def _wrap_csr(
     rewrite: Any, jacobian: TracedJacobian, block: Value | None, aval: ShapedArray, number: int
-) -> Any:
+) -> Function:
     """A Jacobian as a `csr_array`, a row for each element of the output."""
     place = _Block.of(jacobian, number)
     rows, columns = _block_places(rewrite.products.pattern, place)

@@ -21,7 +21,7 @@ from functx.transforms.tracing_api import call_as_program
 _RESTARTS = 200
 
 
-def explore(fun: Function | None = None, *, paths: int = 1000, iterations: int = 200) -> Any:
+def explore(fun: Function | None = None, *, paths: int = 1000, iterations: int = 200) -> Function:
     """`fun`, whose Python control flow may depend on traced values.
 
     >>> import functx
@@ -56,7 +56,9 @@ def explore(fun: Function | None = None, *, paths: int = 1000, iterations: int =
     return wrap_transform(wrapper, fun, "explore")
 
 
-def run_explored(fun: Function, args: Any, kwargs: Any, paths: int, iterations: int) -> PyTree:
+def run_explored(
+    fun: Function, args: PyTree, kwargs: PyTree, paths: int, iterations: int
+) -> PyTree:
     """The result of `fun(*args, **kwargs)`, appended to the current program with `cond` and `while`."""
     explorer = Explorer(fun, args, kwargs, paths, iterations)
     # Iterators of explorations in other threads would be taken for those of this one.

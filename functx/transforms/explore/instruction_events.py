@@ -112,13 +112,13 @@ class MonitoredEvents:
     def watch(self, is_new: bool) -> None:
         """Do nothing: each run is watched."""
 
-    def _start(self, code: CodeType, offset: int) -> Any:
+    def _start(self, code: CodeType, offset: int) -> object:
         if file_owner[code.co_filename] is not FUNCTX_OR_JAX and self._chosen(code):
             monitoring = _monitoring()
             monitoring.set_local_events(self._tool, code, monitoring.events.INSTRUCTION)
         return _monitoring().DISABLE
 
-    def _run_instruction(self, code: CodeType, offset: int) -> Any:
+    def _run_instruction(self, code: CodeType, offset: int) -> object:
         if offset not in self._chosen(code):
             return _monitoring().DISABLE
         thread, events = self._active or (None, self)
