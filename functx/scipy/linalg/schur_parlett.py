@@ -166,6 +166,35 @@ def cluster_numbers(t: Value) -> Value:
     return ops.reduce_min(ops.select(ops.gt(linked, 0.5), columns, far), (last,))
 
 
+def next_one(x: Value) -> Value:
+    """The element after each along the last axis, 0 after the last."""
+    return ops.pad(x, literal(0, x.dtype), [*[(0, 0, 0)] * (x.ndim - 1), (-1, 1, 0)])
+
+
+def previous_one(x: Value) -> Value:
+    """The element before each along the last axis, 0 before the first."""
+    return ops.pad(x, literal(0, x.dtype), [*[(0, 0, 0)] * (x.ndim - 1), (1, -1, 0)])
+
+
+def exchanging_rotations(t: Value, first: Value, second: Value) -> Value:
+    """The rotations that exchange the eigenvalues of the triangles `t` at `first` with those at `second`."""
+    w = ops.extract_diagonal(t)
+    rows, columns = row_numbers(t), ops.broadcasted_iota(np.int32, t.shape, t.ndim - 1)
+    is_above = ops.eq(columns, ops.add(rows, 1))
+    one, zero = literal(1, t.dtype), literal(0, t.dtype)
+    upper = ops.reduce_sum(ops.select(is_above, t, zero), (t.ndim - 1,))
+    x, y = upper, ops.sub(next_one(w), w)
+    length = ops.sqrt(ops.add(ops.square(ops.abs(x)), ops.square(ops.abs(y))))
+    length = cast_like(ops.select(first, length, ops.constant_like(length, 1)), t)
+    c, s = [ops.select(first, ops.div(v, length), v0) for v, v0 in ((x, one), (y, zero))]
+    diagonal = ops.select(second, previous_one(ops.conj(c)), c)
+    turn = ops.construct_diagonal(diagonal)
+    above = ops.broadcast_rows(ops.neg(ops.conj(s)), t.shape)
+    below = ops.broadcast_columns(s, t.shape)
+    turn = ops.select(is_above, above, turn)
+    return ops.select(ops.eq(rows, ops.add(columns, 1)), below, turn)
+
+
 def order_clusters(t: Value, z: Value, clusters: Value) -> tuple[Value, Value, Value]:
     """The Schur form with the eigenvalues in the order of their clusters.
 
@@ -174,13 +203,6 @@ def order_clusters(t: Value, z: Value, clusters: Value) -> tuple[Value, Value, V
     """
     last, n = clusters.ndim - 1, clusters.shape[-1]
     places = ops.broadcasted_iota(np.int32, clusters.shape, last)
-    shift = [(0, 0, 0)] * last
-
-    def next_one(x: Value) -> Value:
-        return ops.pad(x, literal(0, x.dtype), [*shift, (-1, 1, 0)])
-
-    def previous_one(x: Value) -> Value:
-        return ops.pad(x, literal(0, x.dtype), [*shift, (1, -1, 0)])
 
     def wrong(clusters: Value) -> Value:
         is_wrong = ops.gt(clusters, next_one(clusters))
@@ -193,24 +215,10 @@ def order_clusters(t: Value, z: Value, clusters: Value) -> tuple[Value, Value, V
         k, t, z, clusters = carry
         parity = ops.eq(ops.rem(ops.add(places, k), literal(2, np.dtype("int32"))), 0)
         first = ops.bitwise_and(wrong(clusters), parity)
-        w = ops.extract_diagonal(t)
-        rows, columns = row_numbers(t), ops.broadcasted_iota(np.int32, t.shape, t.ndim - 1)
-        is_above = ops.eq(columns, ops.add(rows, 1))
-        one, zero = literal(1, t.dtype), literal(0, t.dtype)
-        upper = ops.reduce_sum(ops.select(is_above, t, zero), (t.ndim - 1,))
-        x, y = upper, ops.sub(next_one(w), w)
-        length = ops.sqrt(ops.add(ops.square(ops.abs(x)), ops.square(ops.abs(y))))
-        length = cast_like(ops.select(first, length, ops.constant_like(length, 1)), t)
-        c, s = [ops.select(first, ops.div(v, length), v0) for v, v0 in ((x, one), (y, zero))]
         second = previous_one(first)
-        diagonal = ops.select(second, previous_one(ops.conj(c)), c)
-        turn = ops.construct_diagonal(diagonal)
-        above = ops.broadcast_rows(ops.neg(ops.conj(s)), t.shape)
-        below = ops.broadcast_columns(s, t.shape)
-        turn = ops.select(is_above, above, turn)
-        turn = ops.select(ops.eq(rows, ops.add(columns, 1)), below, turn)
+        turn = exchanging_rotations(t, first, second)
         t = ops.matmul_highest(ops.adjoint(turn), ops.matmul_highest(t, turn))
-        t = ops.select(ops.position_mask(t.shape, ops.le), t, zero)
+        t = ops.select(ops.position_mask(t.shape, ops.le), t, literal(0, t.dtype))
         z = ops.matmul_highest(z, turn)
         clusters = ops.select(
             first, next_one(clusters), ops.select(second, previous_one(clusters), clusters)

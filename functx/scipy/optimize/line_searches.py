@@ -72,11 +72,10 @@ def search(
         low = where(is_lower, length, state.low)
         high = where(is_lower, state.high, length)
         best = Point(*[where(is_lower, t, b) for t, b in zip(trial, state.best, strict=True)])
-        low_slope = dot(best.gradient, direction)
-        # The least value of the parabola through the lower end, with its slope, and the other end.
+        least = least_of_parabola(
+            low, high, dot(best.gradient, direction), trial.value - best.value
+        )
         width = high - low
-        curvature = 2.0 * (trial.value - best.value - low_slope * width)
-        least = low - low_slope * width**2 / curvature
         inside = (least > low + 0.1 * width) & (least < high - 0.1 * width)
         between = where(inside & ~is_lower, least, low + 0.5 * width)
         next_length = where(ops.is_finite(high), between, 4.0 * length)
@@ -95,6 +94,13 @@ def search(
         ops.full((), 0, "int32"),
     )
     return while_loop(is_open, step, first)  # type: ignore[no-any-return]
+
+
+def least_of_parabola(low: Value, high: Value, slope: Value, rise: Value) -> Value:
+    """The place of the least value of a parabola with `slope` at `low`, which rises by `rise` to `high`."""
+    width = high - low
+    curvature = 2.0 * (rise - slope * width)
+    return low - slope * width**2 / curvature
 
 
 def is_stuck(start: Point, found: SearchState) -> Value:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from threading import RLock, active_count
-from typing import Any
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, IterationLimitError, type_name
