@@ -205,11 +205,6 @@ class AotFunction:
             _array_types.update([type(x) for x in arrays if is_concrete(x)])
         has_variables = any([issubclass(kind, Variable) for kind in kinds])
         are_plain = not has_variables and kinds <= _array_types
-        flags: tuple[bool, ...] | None = ()
-        if not current_modes().records_gradients:
-            flags = None
-        elif has_variables:
-            flags = tuple([isinstance(x, Variable) and x.requires_grad for x in arrays])
         same = None
         if len({*map(id, arrays)}) < len(arrays):
             same = first_occurrences([x if is_array(x) else object() for x in arrays])
@@ -219,7 +214,7 @@ class AotFunction:
             tuple([(i, static_key(x, self.label)) for i, x in static.items()]) if static else (),
             (jax_settings(), trace_options.get().key, bound_axes()),
             self.modules.key(),
-            flags,
+            gradient_flags(arrays, has_variables),
             same,
             sharing_key(arrays) if has_variables else None,
             variable_strides(arrays) if has_variables else (),
@@ -364,6 +359,15 @@ def is_concrete(x: object) -> bool:
     return isinstance(x, Variable) or (
         isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
     )
+
+
+def gradient_flags(arrays: Sequence[Any], has_variables: bool) -> tuple[bool, ...] | None:
+    """Whether each array requires a gradient; None in a mode without gradients, empty without Variables."""
+    if not current_modes().records_gradients:
+        return None
+    if not has_variables:
+        return ()
+    return tuple([isinstance(x, Variable) and x.requires_grad for x in arrays])
 
 
 def static_key(x: object, label: str) -> Hashable:
