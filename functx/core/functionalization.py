@@ -16,7 +16,7 @@ import numpy as np
 from functx.core.context import ContextValue
 from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
-from functx.core.primitive import CopiesOperand, View
+from functx.core.primitive import CopiesOperand, Primitive, View
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.tracer import (
@@ -26,8 +26,9 @@ from functx.core.tracer import (
     current_builder,
     is_variable,
 )
-from functx.core.tracing import Builder, run_and_finish, trace_closed
-from functx.core.typing import ArrayLike, Value
+from functx.core.tracing import Builder, run_and_finish, trace_closed, with_parents
+from functx.core.types import ShapedArray
+from functx.core.typing import ArrayLike, NumPyArray, Value
 
 Strides = tuple[int, ...]
 """The distance in elements between neighbours along each dimension."""
@@ -84,6 +85,78 @@ def reshape_strides(shape: Sequence[int], strides: Strides, new: Sequence[int]) 
         new_strides += [group[-1][1] * n for n in row_major_strides(new[j:columns])]
         i, j = rows, columns
     return (*new_strides, *[1] * (len(new) - len(new_strides)))
+
+
+def result_strides(
+    primitive: Primitive,
+    avals: Sequence[ShapedArray],
+    strides: Sequence[Strides],
+    shape: tuple[int, ...],
+) -> Strides:
+    """The strides of outputs of `shape`, in memory of their own, for operands with `strides`.
+
+    They have the memory order of the operands if the operation `keeps_memory_order`.
+    """
+    row_major = _row_major_strides(shape)
+    if len(shape) < 2:
+        return row_major
+    if not primitive.reorders_memory and all(
+        [s == _row_major_strides(x.shape) for x, s in zip(avals, strides, strict=True)]
+    ):
+        return row_major
+    along = [
+        [None if step is None else abs(step) for step in each]
+        for each in primitive.strides_along_output(avals, strides)
+    ]
+    if not primitive.copies_operands:
+        along = [[step or None for step in each] for each in along]
+    return _strides_in_order(shape, along, not primitive.copies_operands) or row_major
+
+
+def _strides_in_order(
+    shape: tuple[int, ...], operands: Sequence[Sequence[int | None]], from_last: bool
+) -> Strides | None:
+    """The strides of an array that NumPy allocates in the memory order of `operands`.
+
+    An axis goes outside of another if it has the longer stride in all operands that have both. A
+    stride is None where it decides nothing; then it matters if axes are placed `from_last` to first.
+    None for row-major order.
+    """
+
+    def goes_outside(d: int, other: int) -> bool | None:
+        steps = [(s[d], s[other]) for s in operands if None not in (s[d], s[other])]
+        return all([a > b for a, b in steps]) if steps else None  # type: ignore[operator]
+
+    # From the innermost axis to the outermost if `from_last`, else the other way.
+    axes: list[int] = []
+    dims = [d for d, n in enumerate(shape) if n != 1]
+    for d in reversed(dims) if from_last else dims:
+        place = len(axes)
+        for i in reversed(range(len(axes))):
+            swaps = goes_outside(axes[i], d) if from_last else goes_outside(d, axes[i])
+            if swaps:
+                place = i
+            elif swaps is not None:
+                break
+        axes.insert(place, d)
+    outwards = axes if from_last else axes[::-1]
+    if outwards == dims[::-1]:
+        return None
+    strides, step = [1] * len(shape), 1
+    for d in outwards:
+        strides[d], step = step, step * shape[d]
+    return tuple(strides)
+
+
+def in_memory_order(x: NumPyArray, strides: Strides | None) -> NumPyArray:
+    """A NumPy array in row-major order as one of the same class with `strides`, in elements.
+
+    It is the array itself if they are row-major, or None.
+    """
+    if strides is None or is_row_major(x.shape, strides):
+        return x
+    axes = sorted(range(x.ndim), key=lambda d: -strides[d])
+    return np.ndarray.copy(x.transpose(axes)).transpose(np.argsort(axes))
 
 
 _NO_HISTORIES: Mapping[int, Any] = MappingProxyType({})
@@ -199,7 +272,8 @@ class Functionalizer:
         self.aliases: dict[Var, Alias] = {}
         for v, x, strides in zip(inputs, values, layouts, strict=True):
             self.new_storage(v, x, strides)
-        self.input_storages = {alias.storage for alias in self.aliases.values()}
+        # The storages whose layout depends on that of an input.
+        self.input_dependent = {alias.storage for alias in self.aliases.values()}
         self.layout_dependent = False
 
     def new_storage(self, var: Var, value: Tracer, strides: Strides | None = None) -> None:
@@ -216,14 +290,14 @@ class Functionalizer:
         """Emit `eqn`: copies and views become aliases, writes update storages."""
         primitive = eqn.primitive
         if isinstance(primitive, CopiesOperand):
-            self.new_storage(eqn.outputs[0], self.read(eqn.inputs[0]))
+            self.new_results(eqn, [self.read(eqn.inputs[0])])
             return
         if primitive.effects and Effect.WRITE in primitive.effects:
             self.write(eqn, self.aliases[eqn.inputs[0]], self.read(eqn.inputs[1]))  # type: ignore[index]
             return
         if isinstance(primitive, View) and type(eqn.inputs[0]) is Var:
             base = self.aliases[eqn.inputs[0]]
-            if primitive.layout_dependent and base.storage in self.input_storages:
+            if primitive.layout_dependent and base.storage in self.input_dependent:
                 new = eqn.outputs[0].aval.shape
                 self.layout_dependent |= not differ_by_unit_dims(eqn.inputs[0].aval.shape, new)
             strides = primitive.view_strides(eqn.inputs[0].aval, base.strides)
@@ -235,8 +309,28 @@ class Functionalizer:
                     )
                 return
         outs = current_builder.require().copy_equation(eqn, [self.read(a) for a in eqn.inputs])
-        for v, out in zip(eqn.outputs, outs, strict=True):
-            self.new_storage(v, out)
+        self.new_results(eqn, outs)
+
+    def new_results(self, eqn: Equation, values: Sequence[Tracer]) -> None:
+        """Give the outputs of `eqn` new storages, with the memory order that NumPy gives them."""
+        if not eqn.primitive.keeps_memory_order:
+            for v, value in zip(eqn.outputs, values, strict=True):
+                self.new_storage(v, value)
+            return
+        aliases = [self.aliases[a] if type(a) is Var else None for a in eqn.inputs]
+        strides = result_strides(
+            eqn.primitive,
+            [a.aval for a in eqn.inputs],
+            [() if a is None else a.strides for a in aliases],
+            eqn.outputs[0].aval.shape,
+        )
+        depends = any(
+            [a is not None and a.strides and a.storage in self.input_dependent for a in aliases]
+        )
+        for v, value in zip(eqn.outputs, values, strict=True):
+            self.new_storage(v, value, strides)
+            if depends and len(strides) > 1:
+                self.input_dependent.add(self.aliases[v].storage)
 
     def write(self, eqn: Equation, target: Alias, value: Tracer) -> None:
         """Write `value` to `target`, as the equation `eqn` does."""
@@ -265,28 +359,70 @@ class MemoryLocation(NamedTuple):
 
 def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
     """The memory of a traced array; cached in `builder.memory`."""
-    pending: list[tuple[Builder, Atom, Equation | None]] = []
-    while atom not in builder.memory:
-        position = builder.producer(atom)
-        if position is not None:
-            eqn = builder.equations[position]
-            if isinstance(eqn.primitive, View) and type(eqn.inputs[0]) is Var:
-                pending.append((builder, atom, eqn))
-                atom = eqn.inputs[0]
+    pending = [(builder, atom)]
+    while pending:
+        owner, each = pending[-1]
+        if each not in owner.memory:
+            eqn = owner.defining_equation(each)
+            sources = _layout_sources(owner, each, eqn)
+            missing = [(b, a) for b, a in sources if a not in b.memory]
+            if missing:
+                pending += missing
                 continue
-        outer = builder.captured_value(atom) if position is None else None
-        if type(outer) is Tracer:
-            pending.append((builder, atom, None))
-            builder, atom = outer.builder, outer.atom
-            continue
+            found = [b.memory[a] for b, a in sources]
+            owner.memory[each] = _location_from(owner, each, eqn, found)
+        pending.pop()
+    return builder.memory[atom]  # type: ignore[no-any-return]
+
+
+def _layout_sources(
+    builder: Builder, atom: Atom, eqn: Equation | None, *, exact: bool = False
+) -> Sequence[tuple[Builder, Atom]]:
+    """The arrays whose memory determines that of `atom`, the output of `eqn`, which is None for inputs.
+
+    Unless `exact`, results that surely lie in row-major order have none.
+    """
+    if eqn is None:
+        outer = builder.captured_value(atom)
+        return [(outer.builder, outer.atom)] if type(outer) is Tracer else ()
+    if isinstance(eqn.primitive, View) and type(eqn.inputs[0]) is Var:
+        return [(builder, eqn.inputs[0])]
+    keeps_order = eqn.primitive.keeps_memory_order and atom.aval.ndim > 1
+    if keeps_order and (exact or not builder.has_row_major_results()):
+        return [(builder, a) for a in eqn.inputs]
+    return ()
+
+
+def _location_from(
+    builder: Builder, atom: Atom, eqn: Equation | None, sources: Sequence[MemoryLocation]
+) -> MemoryLocation:
+    """The memory of `atom`, the output of `eqn`, for that of its `_layout_sources`."""
+    if eqn is None:
         strides = builder.layouts.get(atom) or row_major_strides(atom.aval.shape)
-        builder.memory[atom] = MemoryLocation(atom, 0, strides)
-    memory = builder.memory[atom]
-    for builder, atom, view in reversed(pending):
-        if view is not None:
-            memory = view_location(memory, view, view.outputs.index(atom))  # type: ignore[arg-type]
-        builder.memory[atom] = memory
-    return memory
+        return sources[0] if sources else MemoryLocation(atom, 0, strides)
+    if not sources:
+        return MemoryLocation(atom, 0, row_major_strides(atom.aval.shape))
+    if isinstance(eqn.primitive, View):
+        return view_location(sources[0], eqn, eqn.outputs.index(atom))  # type: ignore[arg-type]
+    avals, strides = [a.aval for a in eqn.inputs], [memory.strides for memory in sources]
+    return MemoryLocation(atom, 0, result_strides(eqn.primitive, avals, strides, atom.aval.shape))
+
+
+def layout_owners(x: Tracer) -> set[Builder]:
+    """The builders with inputs whose layout determines that of `x`."""
+    owners: set[Builder] = set()
+    pending, seen = [(x.builder, x.atom)], {x.atom}
+    while pending:
+        builder, atom = pending.pop()
+        eqn = builder.defining_equation(atom)
+        sources = [
+            (b, a) for b, a in _layout_sources(builder, atom, eqn, exact=True) if type(a) is Var
+        ]
+        if eqn is None and not sources:
+            owners.add(builder)
+        pending += [(b, a) for b, a in sources if a.aval.shape and a not in seen]
+        seen.update(a for _, a in sources)
+    return owners
 
 
 def view_location(memory: MemoryLocation, eqn: Equation, index: int) -> MemoryLocation:
@@ -318,15 +454,21 @@ def is_contiguous(x: ArrayLike) -> bool:
 
 
 def record_layout_dependence(x: ArrayLike, writes: bool = False) -> None:
-    """Record that the trace depends on the memory layout of `x`, if its base is an input.
+    """Record that the trace depends on the memory layout of `x`, if that depends on an input.
 
     The layout matters only if the program has writes; `writes` says that it has.
     """
     if type(x) is Tracer:
-        base = storage_base(x)
-        if base.builder.producer(base.atom) is None:
-            base.builder.layout_dependent = True
-            base.builder.writes |= writes
+        for builder in with_parents(x.builder):
+            builder.layout_reads.append(x)
+        if writes:
+            for builder in layout_owners(x):
+                builder.writes = True
+
+
+def depends_on_layouts(builder: Builder) -> bool:
+    """Whether a program with writes depends on the memory layout of its inputs."""
+    return builder.writes and any([builder in layout_owners(x) for x in builder.layout_reads])
 
 
 def noncontiguous_strides(x: ArrayLike) -> Strides | None:

@@ -231,6 +231,14 @@ class Primitive(metaclass=_PrimitiveType):
     """The named axes that the operation or its sub-programs communicate over."""
     draws: ClassVar[bool] = False
     """Whether the operation or its sub-programs draw random numbers from the state of a generator."""
+    keeps_memory_order: ClassVar[bool] = False
+    """Whether NumPy lays out the results in the memory order of the operands, not in row-major order."""
+    copies_operands: ClassVar[bool] = False
+    """Whether an operation that `keeps_memory_order` also keeps the place of axes of stride 0."""
+    reorders_memory: ClassVar[bool] = False
+    """Whether results may be out of row-major order though all operands are in it."""
+    repeats_elements: ClassVar[bool] = False
+    """Whether results are views with strides of 0."""
     may_share_outputs: ClassVar[bool] = False
     """Whether an output may have no batch dimension though operands have one."""
     has_captures: ClassVar[bool] = False
@@ -542,6 +550,16 @@ class Primitive(metaclass=_PrimitiveType):
     Transforms use it in place of each rule that the class does not define.
     """
 
+    def strides_along_output(
+        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
+    ) -> Sequence[Sequence[int | None]]:
+        """The strides of operands along the dimensions of an output, which give it its memory order.
+
+        Called if the operation `keeps_memory_order`, for operands of the types `avals` with `strides`;
+        None along a dimension where an operand decides nothing.
+        """
+        return [each for each in strides if each]
+
     def missing_rule_error(self, rule: str) -> MissingRuleError:
         """The error for a missing rule."""
         cls = type(self)
@@ -561,6 +579,8 @@ class Primitive(metaclass=_PrimitiveType):
 
 class CopiesOperand(Primitive, abstract=True):
     """An operation whose output is a copy of its operand in new memory."""
+
+    keeps_memory_order = copies_operands = True
 
 
 class View(Primitive, abstract=True):

@@ -155,8 +155,8 @@ def as_numpy_array(x: Any) -> Any:
 
 
 def copy_as_ndarray(value: ArrayLike, weak_type: bool = False) -> Any:
-    """A copy of an array as an `ndarray`."""
-    return _copy(_view(np.asarray(value), WeakNdarray if weak_type else ndarray))
+    """A copy of an array, in its memory order, as an `ndarray`."""
+    return _copy(_view(np.asarray(value), WeakNdarray if weak_type else ndarray), "K")
 
 
 def filled_ndarray(
@@ -213,7 +213,7 @@ def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> ndarr
     if dtype.kind not in primitive.host_kernel_kinds or (dtype.itemsize == 8 and not x64_enabled()):
         return None
     try:
-        out = ignored_float_errors.run(primitive.host_kernel, x, y, order="C")
+        out = ignored_float_errors.run(primitive.host_kernel, x, y)
     except (ValueError, OverflowError):
         return None
     return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
@@ -230,7 +230,7 @@ def evaluate_unary_on_host(primitive: Primitive, x: object) -> ndarray | None:
     dtype = x.dtype
     if dtype.kind not in primitive.host_kernel_kinds or (dtype.itemsize == 8 and not x64_enabled()):
         return None
-    out = ignored_float_errors.run(fun, _view(x, np.ndarray), order="C")
+    out = ignored_float_errors.run(fun, _view(x, np.ndarray))
     return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
 
 
@@ -252,7 +252,8 @@ def evaluate_on_host(
     result = ignored_float_errors.run(primitive.host_kernel, *operands)
     if result is None:
         return None
-    return _view(np.asarray(result, order="C"), WeakNdarray if out.weak_type else ndarray)
+    order = "K" if primitive.keeps_memory_order else "C"
+    return _view(np.asarray(result, order=order), WeakNdarray if out.weak_type else ndarray)
 
 
 class Tracer(jax.core.Tracer):  # type: ignore[type-arg]

@@ -111,7 +111,9 @@ class Builder:
         self.layouts: dict[Any, tuple[int, ...] | None] = {}
         self.memory: dict[Any, Any] = {}
         self.made_by_jax: set[Atom] = set()
-        self.layout_dependent = False
+        self.layout_reads: list[Tracer] = []
+        self._row_major_until: int | None = 0
+        self._has_repeats = False
         self.values: dict[Var, Any] = {}
         self.batched_inputs: dict[Var, tuple[ArrayLike, Dim]] = {}
         self.axis: Any = None
@@ -150,11 +152,37 @@ class Builder:
         self._indexed = len(self.equations)
         return self._producers.get(var)
 
+    def defining_equation(self, var: Atom) -> Equation | None:
+        """The equation that defines `var`; None for an input or a literal."""
+        position = self.producer(var)
+        return None if position is None else self.equations[position]
+
+    def has_row_major_results(self) -> bool:
+        """Whether all arrays computed here surely lie in row-major order: views, their bases may not."""
+        if self._row_major_until is None:
+            return False
+        if not self._row_major_until and any(self.layouts.values()):
+            self._row_major_until = None
+            return False
+        for eqn in self.equations[self._row_major_until :]:
+            primitive = eqn.primitive
+            copies_repeats = (
+                self._has_repeats and primitive.copies_operands and primitive.keeps_memory_order
+            )
+            if primitive.reorders_memory or copies_repeats:
+                self._row_major_until = None
+                return False
+            self._has_repeats |= primitive.repeats_elements
+        self._row_major_until = len(self.equations)
+        return self.parent is None or self.parent.has_row_major_results()
+
     def replace_equations(self, start: int, equations: Sequence[Equation]) -> None:
         """Replace the equations from `start` by others, which define the same variables and more."""
         self.equations[start:] = equations
         self._indexed = min(self._indexed, start)
         self._followed = min(self._followed, start)
+        if self._row_major_until:
+            self._row_major_until = min(self._row_major_until, start)
         self.functionalizer = None
 
     def mark_made_by_jax(self, atom: Atom) -> None:

@@ -17,6 +17,12 @@ from functx.core.caches import Cache
 from functx.core.concretization import Guard
 from functx.core.config import config, contextual_key, outline_mode
 from functx.core.errors import EffectError
+from functx.core.functionalization import (
+    in_memory_order,
+    noncontiguous_strides,
+    result_strides,
+    row_major_strides,
+)
 from functx.core.primitive import HasPrograms, Primitive, View
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
@@ -257,6 +263,15 @@ def evaluate(primitive: Primitive, args: Values) -> ArrayLike | list[Any]:
             out if isinstance(out, jax.core.Tracer) else copy_as_ndarray(out, out.weak_type)
             for out in outs
         ]
+        layouts = [noncontiguous_strides(x) for x in args] if primitive.keeps_memory_order else ()
+        if any(layouts) or primitive.reorders_memory:
+            strides = result_strides(
+                primitive,
+                avals,
+                [s or row_major_strides(x.shape) for s, x in zip(layouts, avals, strict=True)],
+                outs[0].shape,
+            )
+            outs = [in_memory_order(x, strides) if type(x) in HOST_ARRAY_TYPES else x for x in outs]
     return outs if primitive.multiple_results else outs[0]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from functx import ops
 from functx.core.concretization import check_not_differentiated, concretize
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, short_repr
-from functx.core.functionalization import is_contiguous
+from functx.core.functionalization import noncontiguous_strides, record_layout_dependence
 from functx.core.program import Literal
 from functx.core.rewriting import apply
 from functx.core.tracer import (
@@ -44,6 +44,7 @@ from functx.core.types import (
 )
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, ShapeLike, Value
 from functx.core.wrappers import is_wrapper
+from functx.numpy import shapes
 from functx.numpy.devices import on_device
 from functx.numpy.eager_programs import as_one_program
 from functx.numpy.promotion import (
@@ -91,7 +92,9 @@ def asarray(
 ) -> Value:
     """`a`, a number, an array, or a nested list of numbers and arrays, as an array on `device`."""
     if device is not None:
-        return on_device(asarray(a, dtype, copy=copy), device)
+        return on_device(asarray(a, dtype, order, copy=copy), device)
+    if order in ("C", "F"):
+        return shapes.in_order(asarray(a, dtype, copy=copy), order)
     if type(a) is Tracer:
         array = a if dtype is None else ops.convert_element_type(a, dtype)
         return copy_if_same_memory(array, a) if copy else array
@@ -141,22 +144,21 @@ def array(
     result = asarray(object, dtype)
     # Outside a trace, the array of a list is new.
     if copy and not (isinstance(object, (list, tuple)) and isinstance(result, np.ndarray)):
-        result = copy_array(result)
+        result = shapes.copy(result, order)
+    result = shapes.in_order(result, order)
     missing = ndmin - aval_of(result).ndim
     return ops.reshape(result, (1,) * missing + aval_of(result).shape) if missing > 0 else result
 
 
 def asanyarray(a: ArrayOrList, dtype: DTypeLike = None, order: str | None = None) -> Value:
     """`a` as an array, as `asarray` makes it."""
-    return asarray(a, dtype)
+    return asarray(a, dtype, order)
 
 
 def ascontiguousarray(a: ArrayOrList, dtype: DTypeLike = None) -> Value:
     """`a` as an array of at least one dimension in row-major order, copied if it is not contiguous."""
     a = asarray(a, dtype)
-    if not is_contiguous(a):
-        return copy_array(a)
-    return a if aval_of(a).shape else ops.reshape(a, (1,))
+    return shapes.in_order(a, "C") if aval_of(a).shape else ops.reshape(a, (1,))
 
 
 def _array_from_list(items: Sequence[ArrayOrList], dtype: DTypeLike) -> Value:
@@ -212,9 +214,36 @@ def _list_dtype(leaves: Sequence[ArrayOrList], dtype: DTypeLike) -> DType:
     return promoted_dtype(*leaves)[0] if leaves else canonical_dtype(FLOAT)
 
 
-def _full(shape: ShapeLike, value: ArrayLike, dtype: DType, weak: bool = False) -> Value:
-    """A new array of `shape` filled with the number `value`."""
+def _memory_axes(shape: Shape, order: str, like: ArrayLike | None = None) -> list[int] | None:
+    """The axes of an array in `order`, as that of `copy`, from the outermost in memory; None for all in order.
+
+    `like` is the array whose order "K" and "A" keep.
+    """
+    if order == "K":
+        if type(like) is Tracer:
+            record_layout_dependence(like)
+        strides = noncontiguous_strides(like) if isinstance(like, (Tracer, np.ndarray)) else None
+        if strides is None or len(strides) != len(shape):
+            return None
+        return sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
+    column_major = order == "F" or (
+        order == "A" and like is not None and shapes.is_column_major(like)
+    )
+    return [*range(len(shape))][::-1] if column_major and len(shape) > 1 else None
+
+
+def _full(
+    shape: ShapeLike,
+    value: ArrayLike,
+    dtype: DType,
+    weak: bool = False,
+    axes: Sequence[int] | None = None,
+) -> Value:
+    """A new array of `shape` filled with the number `value`, with `axes` in this order in memory."""
     shape = canonical_shape(shape)
+    if axes is not None:
+        permuted = _full(tuple([shape[d] for d in axes]), value, dtype, weak)
+        return ops.permute_dims(permuted, tuple([axes.index(d) for d in range(len(shape))]))
     builder = current_builder.get()
     if builder is None:
         return filled_ndarray(value, shape, dtype, weak)
@@ -231,7 +260,9 @@ def zeros(
     """
     if dtype is float0:
         return np.zeros(shape, float0)  # type: ignore[return-value]
-    return on_device(_full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype)), device)
+    target_dtype = canonical_dtype(FLOAT if dtype is None else dtype)
+    axes = _memory_axes(canonical_shape(shape), order)
+    return on_device(_full(shape, 0, target_dtype, axes=axes), device)
 
 
 empty = zeros
@@ -241,7 +272,9 @@ def ones(
     shape: ShapeLike, dtype: DTypeLike = None, order: str = "C", *, device: object = None
 ) -> Value:
     """An array of `shape` filled with ones, of the default float dtype if `dtype` is None."""
-    return on_device(_full(shape, 1, canonical_dtype(FLOAT if dtype is None else dtype)), device)
+    target_dtype = canonical_dtype(FLOAT if dtype is None else dtype)
+    axes = _memory_axes(canonical_shape(shape), order)
+    return on_device(_full(shape, 1, target_dtype, axes=axes), device)
 
 
 def full(
@@ -257,9 +290,11 @@ def full(
         target_dtype = canonical_dtype(type(fill_value) if dtype is None else dtype)
         weak = dtype is None and type(fill_value) is not bool
         value = literal(_cast_number(fill_value, target_dtype), target_dtype).value
-        result = _full(shape, value, target_dtype, weak)
+        axes = _memory_axes(canonical_shape(shape), order)
+        result = _full(shape, value, target_dtype, weak, axes)
     else:
-        result = copy_array(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
+        filled = broadcast_to(asarray(fill_value, dtype), canonical_shape(shape))
+        result = shapes.copy(filled, order)
     return on_device(result, device)
 
 
@@ -294,12 +329,19 @@ def full_like(
         if is_recording(a):
             result = a.record(ops.Full(target_shape), (number,))
         else:
+            axes = _memory_axes(target_shape, order, a)
             result = _matching_array_type(
-                a, lambda: _full(target_shape, number.value, target_dtype, weak)
+                a, lambda: _full(target_shape, number.value, target_dtype, weak, axes)
             )
     else:
         filled = broadcast_to(asarray(fill_value, target_dtype), target_shape)
-        result = a.record(Copy(), (filled,)) if is_recording(a) else copy_array(filled)
+        if is_recording(a):
+            result = a.record(Copy(), (filled,))
+        else:
+            axes = _memory_axes(target_shape, order, a)
+            result = shapes.copy(filled if axes is None else ops.permute_dims(filled, axes), "C")
+            if axes is not None:
+                result = ops.permute_dims(result, [axes.index(d) for d in range(len(axes))])
     return on_device(result, device)
 
 
@@ -330,7 +372,7 @@ def zeros_like(
     device: object = None,
 ) -> Value:
     """Zeros with the shape and dtype of `a`, unless given."""
-    return full_like(a, 0, dtype, shape=shape, device=device)
+    return full_like(a, 0, dtype, order, shape=shape, device=device)
 
 
 def empty_like(
@@ -343,7 +385,7 @@ def empty_like(
     device: object = None,
 ) -> Value:
     """Zeros with the shape and dtype of `prototype`, unless given."""
-    return full_like(prototype, 0, dtype, shape=shape, device=device)
+    return full_like(prototype, 0, dtype, order, shape=shape, device=device)
 
 
 def ones_like(
@@ -356,7 +398,7 @@ def ones_like(
     device: object = None,
 ) -> Value:
     """Ones with the shape and dtype of `a`, unless given."""
-    return full_like(a, 1, dtype, shape=shape, device=device)
+    return full_like(a, 1, dtype, order, shape=shape, device=device)
 
 
 def cast_literal(x: ArrayOrList, dtype: DType) -> Literal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from inspect import unwrap
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -14,6 +14,12 @@ from functx.core import tree
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.errors import FunctxError
+from functx.core.functionalization import (
+    Strides,
+    in_memory_order,
+    noncontiguous_strides,
+    strides_of,
+)
 from functx.core.program import Program
 from functx.core.rewriting import apply
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, aval_of, copy_as_ndarray, current_builder
@@ -25,10 +31,14 @@ R = TypeVar("R")
 
 
 class EagerProgram(NamedTuple):
-    """The program of calls with one structure, the values that it captures, and that of its result."""
+    """The program of calls with one structure, the values that it captures, and that of its result.
+
+    `strides` are those of the results in memory.
+    """
 
     program: Program
     captured: list[Any]
+    strides: Sequence[Strides | None]
     out_tree: tree.TreeDef
 
 
@@ -60,11 +70,13 @@ def as_one_program(function: Callable[P, R]) -> Callable[P, R]:
             named = tuple([(k, _static_key(kwargs[k], arrays, avals)) for k in sorted(kwargs)])
         except (FunctxError, TypeError):
             return function(*args, **kwargs)
-        key = contextual_key((function, static, named, tuple(avals), x64_enabled()))
+        layouts = tuple([noncontiguous_strides(x) for x in arrays])
+        layouts = layouts if any(layouts) else ()
+        key = contextual_key((function, static, named, tuple(avals), layouts, x64_enabled()))
         found: EagerProgram | None = eager_programs.get(key)
         if found is None:
             try:
-                found = _trace_call(function, args, kwargs, avals)
+                found = _trace_call(function, args, kwargs, avals, layouts)
             except FunctxError:
                 # The message is that of the call without a trace.
                 return function(*args, **kwargs)
@@ -73,8 +85,10 @@ def as_one_program(function: Callable[P, R]) -> Callable[P, R]:
         if not any([isinstance(x, jax.Array) for x in arrays]):
             # While JAX traces, a call without operands gives a tracer too.
             outs = [
-                x if isinstance(x, _TRACERS) else copy_as_ndarray(x, atom.aval.weak_type)
-                for x, atom in zip(outs, found.program.outputs, strict=True)
+                x
+                if isinstance(x, _TRACERS)
+                else in_memory_order(copy_as_ndarray(x, atom.aval.weak_type), strides)
+                for x, atom, strides in zip(outs, found.program.outputs, found.strides, strict=True)
             ]
         return tree.unflatten(found.out_tree, outs)
 
@@ -108,12 +122,20 @@ _PLAIN_TYPES = frozenset([int, bool, str, type(None)])
 
 
 def _trace_call(
-    function: Callable[..., Any], args: object, kwargs: dict[str, Any], avals: list[ShapedArray]
+    function: Callable[..., Any],
+    args: object,
+    kwargs: dict[str, Any],
+    avals: list[ShapedArray],
+    layouts: Sequence[Strides | None],
 ) -> EagerProgram:
-    """The program of `function(*args, **kwargs)`, with inputs in place of the arrays."""
+    """The program of `function(*args, **kwargs)`, with inputs in place of the arrays.
+
+    `layouts` are the strides of the arrays, None for row-major order.
+    """
     leaves, structure = tree.flatten((args, kwargs), is_leaf=lambda x: x is None)
     positions = [i for i, x in enumerate(leaves) if _is_array(x)]
     trees: list[tree.TreeDef] = []
+    strides: list[Strides | None] = []
 
     def body(*tracers: Tracer) -> list[Any]:
         filled = list(leaves)
@@ -122,10 +144,12 @@ def _trace_call(
         positional, named = tree.unflatten(structure, filled)
         outs, out_tree = tree.flatten(function(*positional, **named))
         trees.append(out_tree)
+        strides.extend([strides_of(x.builder, x.atom) if type(x) is Tracer else None for x in outs])
         return outs
 
-    program, captured = trace(body, avals, name=getattr(function, "__name__", "f"))
-    return EagerProgram(program, captured, trees[0])
+    name = getattr(function, "__name__", "f")
+    program, captured = trace(body, avals, name=name, layouts=layouts)
+    return EagerProgram(program, captured, strides, trees[0])
 
 
 def _is_array(x: object) -> bool:

@@ -60,7 +60,7 @@ class IndexingOptions(NamedTuple):
     """The out-of-bounds mode of an index, and promises about it.
 
     With `out_of_bounds` None, known indices must be in bounds; traced ones are clipped when
-    read and dropped when written.
+    read and dropped when written. `order` is that of the memory of what index arrays read.
     """
 
     out_of_bounds: str | None = None
@@ -68,6 +68,7 @@ class IndexingOptions(NamedTuple):
     unique_indices: bool = False
     fill_value: complex | None = None
     wrap_negative: bool = True
+    order: str = "K"
 
 
 def parse_index_item(item: Index) -> Position | slice | EllipsisType | None:

@@ -245,6 +245,9 @@ class Indexer:
         )
         if mode.fill_value is not None:
             read = read.replace(fill_value=mode.fill_value)
+        offsets = self.offset_dims
+        if self.index_shape and offsets and offsets != [len(self.window_shape) - 1]:
+            read = read.replace(order=mode.order)
         return read(x, self.start_indices())
 
     def dimension_numbers(self) -> ops.GatherDimensionNumbers:

@@ -40,6 +40,7 @@ from functx.numpy.indexer import (
     make_indexer,
 )
 from functx.numpy.promotion import broadcast, broadcast_to, copy_if_shared, operand, promote
+from functx.numpy.shapes import in_order
 from functx.ops import arithmetic
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
 from functx.transforms.control.loops import fori_loop
@@ -337,6 +338,7 @@ def take(
         fill_value=static_fill_value(fill_value),
         unique_indices=unique_indices,
         indices_are_sorted=indices_are_sorted,
+        order="C",
     )
     taken = make_indexer(array, (*[slice(None)] * axis, positions), options).read(array)
     return write_out_late("take", copy_if_shared(taken, array), out)
@@ -486,4 +488,6 @@ def choose(
     elif mode == "wrap":
         numbers = normalize_index(arithmetic.rem(numbers, count), 0, count, IndexingOptions())
     operands = broadcast(numbers, *arrays)
-    return write_out_late("choose", copy_if_shared(ops.select_n(*operands), *operands), out)
+    return write_out_late(
+        "choose", copy_if_shared(in_order(ops.select_n(*operands), "C"), *operands), out
+    )

@@ -9,6 +9,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
+from functx.core.functionalization import is_contiguous
 from functx.core.tracer import aval_of
 from functx.core.tracing import bind
 from functx.core.types import canonical_dtype
@@ -22,6 +23,7 @@ from functx.numpy.shapes import (
     check_min_rank,
     ensure_array,
     expand_dims,
+    in_order,
     prepend_axes,
     ravel,
     static_integers,
@@ -107,12 +109,14 @@ def stack(arrays: ArrayOrList, axis: int = 0, out: Out = None, dtype: DTypeLike 
         return copy_array(concatenation.concatenate([shapes.reshape(x, (1,)) for x in arrays], 0))
     if n == 1:
         return shapes.expand_dims(copy_array(arrays[0]), axis)
+    if not all(map(is_contiguous, arrays)):
+        return concatenation.concatenate([shapes.expand_dims(x, axis) for x in arrays], axis)
     if axis < len(shape):
         # The joined axis counts the arrays first, then the elements of each: it becomes two axes.
         joined = concatenation.concatenate(arrays, axis)
         return bind(ops.Reshape((*shape[:axis], n, *shape[axis:])), (joined,))
     joined = bind(ops.Reshape((n, *shape)), (concatenation.concatenate(arrays, 0),))
-    return shapes.moveaxis(joined, 0, axis)
+    return in_order(shapes.moveaxis(joined, 0, axis), "C")
 
 
 def vstack(tup: ArrayOrList, dtype: DTypeLike = None) -> Value:

@@ -163,8 +163,7 @@ def _getitem(self: ndarray, idx: Index) -> ndarray | Value:
     except IndexError:
         return indexing.getitem(self, idx)
     if type(result) in FUNCTX_ARRAY_TYPES:
-        # Computed results are in row-major order.
-        return result if basic or result.flags.c_contiguous else np.ndarray.copy(result)
+        return result
     return np.ndarray.view(np.asarray(result), type(self))
 
 

@@ -28,7 +28,7 @@ from functx.numpy import ufuncs
 from functx.numpy.array_creation import INT
 from functx.numpy.joining import concatenate, gather_along, unstack
 from functx.numpy.promotion import promote
-from functx.numpy.shapes import ensure_array, ravel
+from functx.numpy.shapes import ensure_array, in_order, ravel
 from functx.numpy.sorting_and_searching import (
     compress,
     concrete_mask,
@@ -299,7 +299,7 @@ def isin(
         is_member = ops.eq(
             take_from_vector(ordered, sorting.searchsorted(ordered, x, "left", search_method)), x
         )
-    return ops.bitwise_not(is_member) if invert else is_member
+    return in_order(ops.bitwise_not(is_member) if invert else is_member, "C")
 
 
 def _promote_exactly(x: Value, y: Value) -> tuple[Value, ...]:

@@ -44,7 +44,7 @@ from functx.ops.operands import (
     shape_entries,
     tuple_delete,
 )
-from functx.ops.views import element_view, returns_view
+from functx.ops.views import Copy, element_view, returns_view
 
 __all__ = [
     "astype",
@@ -375,9 +375,29 @@ def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
 
 
-def copy(a: ArrayOrList, order: str | None = None) -> Value:
-    """A copy of `a`."""
-    return copy_array(ensure_array(a))
+def copy(a: ArrayOrList, order: str | None = "K") -> Value:
+    """A copy of `a`.
+
+    In memory it is in row-major order ("C"), in column-major order ("F"), in the order of `a` ("K"), or
+    in column-major order if `a` is ("A"), else in row-major order.
+    """
+    a = ensure_array(a)
+    if order in ("K", None):
+        return copy_array(a)
+    if order == "F" or (order == "A" and is_column_major(a)):
+        return transpose(copy(transpose(a), "C"))
+    if order not in ("C", "A"):
+        raise ValueRangeError(f'copy: order must be "C", "F", "A" or "K"; got {order!r}')
+    return Copy()(a) if isinstance(a, (Tracer, np.ndarray)) else copy_array(a)
+
+
+def in_order(a: Value, order: str | None) -> Value:
+    """`a`, or a copy of it if it must be in row-major ("C") or column-major order ("F") and is not."""
+    if order in ("K", "A", None):
+        return a
+    if order == "F":
+        return a if aval_of(a).ndim < 2 else transpose(in_order(transpose(a), "C"))
+    return a if is_contiguous(a) else copy(a, order)
 
 
 def astype(

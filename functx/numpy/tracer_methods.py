@@ -469,7 +469,7 @@ for _name, _fun in {
     "reshape": _reshape,
     "transpose": _transpose,
     "view": _view,
-    "copy": lambda self: Copy()(self),
+    "copy": lambda self, order="C": Copy()(self) if order == "C" else shapes.copy(self, order),
     "tobytes": lambda self, order="C": _host_value("x.tobytes()", self).tobytes(order),
     "tofile": lambda self, *args: _host_value("x.tofile()", self).tofile(*args),
     "dump": lambda self, file: _host_value("x.dump()", self).dump(file),

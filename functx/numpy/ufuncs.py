@@ -29,6 +29,7 @@ from functx.numpy.promotion import (
     promote,
     promote_inexact,
 )
+from functx.numpy.shapes import in_order
 from functx.ops import arithmetic, conversion, logic, special, transcendental
 from functx.ops.operands import PYTHON_SCALARS, literal
 
@@ -453,7 +454,7 @@ def select(
     *choices, result = promote(*choicelist, default)
     for condition, choice in zip(reversed(condlist), reversed(choices), strict=True):
         result = where(condition, choice, result)
-    return result
+    return in_order(result, "C")
 
 
 def piecewise(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 class StopGradient(Primitive):
     """`x` without derivative."""
 
+    keeps_memory_order = True
     differentiable = False
     rounding = EXACT
     samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
@@ -115,6 +116,7 @@ class Detach(View):
 class WithValue(Primitive):
     """The value `new` with the derivative of `x`: an array after a write that no derivative sees."""
 
+    keeps_memory_order = True
     rounding = EXACT
     samples = (
         sample(f32[3], f32[3], gradients={0: [1.0, 1.0, 1.0], 1: [0.0, 0.0, 0.0]}),
@@ -223,6 +225,7 @@ class DerivativeBoundary(Primitive):
 
     kind: str
     axes: tuple[tuple[Hashable, int], ...]
+    keeps_memory_order = True
     linear = (0,)
     rounding = EXACT
     samples = (
@@ -238,6 +241,11 @@ class DerivativeBoundary(Primitive):
     def is_identity(self) -> bool:
         """Whether the output is always the operand."""
         return self.kind in ("argument", "result")
+
+    def strides_along_output(
+        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
+    ) -> Sequence[Sequence[int | None]]:
+        return strides[:1]
 
     def abstract_eval(self, x: ShapedArray, like: ShapedArray) -> ShapedArray:
         return x

@@ -39,12 +39,19 @@ class Concatenate(MovesElements, Linear):
     """The operands concatenated along `axis`."""
 
     axis: int
+    keeps_memory_order = copies_operands = True
     rounding = EXACT
     samples = (
         sample(f32[2, 3], f32[2, 1], axis=1),
         sample(f32[2], f32[0], f32[3], axis=0),
         sample(f32[2, 3], axis=0),
     )
+
+    def strides_along_output(
+        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
+    ) -> Sequence[Sequence[int | None]]:
+        pairs = [zip(x.shape, each, strict=True) for x, each in zip(avals, strides, strict=True)]
+        return [[None if n == 1 else step for n, step in pair] for pair in pairs]
 
     def abstract_eval(self, *operands: ShapedArray) -> ShapedArray:
         if not operands:

@@ -397,6 +397,7 @@ class Fft(Linear):
 
     ndim: int = 1
     inverse: bool = False
+    keeps_memory_order = True
     samples = (
         sample(c64[3, 4]),
         sample(c64[5], inverse=True),

@@ -64,6 +64,7 @@ class ConvertElementType(Linear):
 
     dtype: DType
     weak: bool = False
+    keeps_memory_order = copies_operands = True
     rounding = Rounding(is_exact_if_representable=True, is_componentwise=True)
     samples = (
         sample(f32[3], dtype="bfloat16"),

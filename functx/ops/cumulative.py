@@ -31,6 +31,7 @@ class Cumulative(Primitive, abstract=True):
 
     axis: int
     reverse: bool = False
+    keeps_memory_order = True
     accepts: ClassVar[str] = "iufc"
 
     @classmethod

@@ -26,6 +26,7 @@ class Elementwise(Primitive, abstract=True):
     derivative. A subclass defines it once, as `partial`.
     """
 
+    keeps_memory_order = True
     accepts: ClassVar[str] = "biufc"
     """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
     linear: ClassVar[tuple[int, ...]] = ()

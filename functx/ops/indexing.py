@@ -248,10 +248,15 @@ def _increasing(dims: Dims) -> bool:
 
 
 class Gather(GatherScatter, ReadsPart):
-    """Windows of `slice_sizes` of the operand, one for each index vector."""
+    """Windows of `slice_sizes` of the operand, one for each index vector.
+
+    In memory they lie in row-major order ("C"), or as NumPy has them after x[indices] ("K"): one after
+    another, each in the memory order of the operand.
+    """
 
     slice_sizes: Dims = ()
     fill_value: complex | None = None
+    order: str = "C"
     size_fields = ("slice_sizes",)
     rounding = EXACT
     samples = (
@@ -287,6 +292,25 @@ class Gather(GatherScatter, ReadsPart):
             mode="promise_in_bounds",
         ),
     )
+
+    @property
+    def keeps_memory_order(self) -> bool:  # type: ignore[override]
+        return self.order == "K"
+
+    @property
+    def reorders_memory(self) -> bool:  # type: ignore[override]
+        return self.order == "K"
+
+    def strides_along_output(
+        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
+    ) -> Sequence[Sequence[int | None]]:
+        dropped, rank = self.dropped_window_dims(), self.out_avals(tuple(avals))[0].ndim
+        within = iter([abs(n) for d, n in enumerate(strides[0]) if d not in dropped])
+        # Larger than any stride within a window, and larger the earlier the dimension is.
+        between = 1 + max([abs(n) * m for n, m in zip(strides[0], avals[0].shape, strict=True)])
+        return [
+            [next(within) if d in self.offset_dims else between + rank - d for d in range(rank)]
+        ]
 
     def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
         (aval, numbers, _), (index_aval, _, value) = operands

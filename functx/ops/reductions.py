@@ -65,6 +65,7 @@ class Reduction(Primitive, abstract=True):
     """The combination of the elements of one operand over `axes`, which leave the shape."""
 
     axes: tuple[int, ...]
+    keeps_memory_order = True
     accepts: ClassVar[str] = "iufc"
 
     @classmethod
@@ -75,6 +76,11 @@ class Reduction(Primitive, abstract=True):
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=tuple_delete(x.shape, self.axes))
+
+    def strides_along_output(
+        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
+    ) -> Sequence[Sequence[int | None]]:
+        return [tuple_delete(strides[0], self.axes)]
 
     def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
         return sets.union_along(operands[0].sets, self.axes)

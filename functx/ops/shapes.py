@@ -57,6 +57,7 @@ class BroadcastInDim(MovesElements, Linear, View):
     shape: tuple[int, ...]
     dims: tuple[int, ...]
     size_fields = ("shape",)
+    repeats_elements = True
     rounding = EXACT
     samples = (
         sample(f32[3], shape=(2, 3), dims=(1,)),
@@ -221,6 +222,7 @@ class PermuteDims(MovesElements, Linear, View):
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
 
     axes: tuple[int, ...]
+    reorders_memory = True
     is_element_mapping = True
     rounding = EXACT
     samples = sample(f32[2, 3, 4], axes=(2, 0, 1)), sample(f32[2, 3], axes=(0, 1))

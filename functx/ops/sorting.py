@@ -47,6 +47,10 @@ class Sort(Primitive):
         sample(f32[0], axis=0),
     )
 
+    @property
+    def keeps_memory_order(self) -> bool:  # type: ignore[override]
+        return not self.permutation
+
     @classmethod
     def from_jax_params(cls, dimension: int, num_keys: int, is_stable: bool) -> Sort:
         return cls(int(dimension), int(num_keys), bool(is_stable))

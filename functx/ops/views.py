@@ -82,13 +82,18 @@ def impure_program_error() -> ProgramError:
 
 
 class Copy(CopiesOperand, MovesElements, Linear):
-    """A copy of `x` in its own storage."""
+    """A copy of `x` in its own storage, in row-major order ("C") or in the memory order of `x` ("K")."""
 
+    order: str = "C"
     is_element_mapping = True
     host_kernel = np.array
     host_kernel_kinds = "biufc"
     rounding = EXACT
-    samples = (sample(f32[2, 3]),)
+    samples = sample(f32[2, 3]), sample(f32[2, 3], order="K")
+
+    @property
+    def keeps_memory_order(self) -> bool:  # type: ignore[override]
+        return self.order == "K"
 
     def __call__(self, *args: object) -> Any:
         builder = current_builder.get()
@@ -128,6 +133,7 @@ class AsStrided(MovesElements, View):
     steps: tuple[tuple[int, ...], ...]
     writable: bool = True
     size_fields = ("shape", "start", "steps")
+    reorders_memory = True
     rounding = EXACT
     samples = (
         sample(f32[12], shape=(3, 2), start=(1,), steps=((4,), (-1,))),
@@ -339,9 +345,9 @@ def _part(x: Value, i: int) -> Value:
 
 
 def copy_array(x: Value) -> Value:
-    """A copy of the array `x`; inside a trace a traced one."""
+    """A copy of the array `x`, in its memory order; inside a trace a traced one."""
     if isinstance(x, Tracer) or current_builder.get() is not None or is_wrapper(x):
-        return Copy()(x)
+        return Copy("K" if type(x) is Tracer and len(x.shape) > 1 else "C")(x)
     if not isinstance(x, np.ndarray):
         return x
     aval = aval_of(x)

@@ -17,6 +17,7 @@ from functx.core.errors import (
     FunctxError,
     type_name,
 )
+from functx.core.functionalization import depends_on_layouts
 from functx.core.generator_state import GeneratorState, implicit_draw_error
 from functx.core.masks import indices_where
 from functx.core.named_axes import Axis, tracked_mesh_axes
@@ -241,7 +242,7 @@ class FlatFunction:
     def __call__(self, *leaves: Value) -> list[Value]:
         outs = self.flatten_result(self.call(leaves))
         builder = current_builder.require()
-        self.writes, self.layout_dependent = builder.writes, builder.layout_dependent
+        self.writes, self.layout_dependent = builder.writes, depends_on_layouts(builder)
         return outs
 
     def call(self, leaves: Sequence[Value]) -> PyTree:
