@@ -214,7 +214,7 @@ def _list_dtype(leaves: Sequence[ArrayOrList], dtype: DTypeLike) -> DType:
     return promoted_dtype(*leaves)[0] if leaves else canonical_dtype(FLOAT)
 
 
-def _memory_axes(shape: Shape, order: str, like: ArrayLike | None = None) -> list[int] | None:
+def _memory_axes(shape: Shape, order: str, like: ArrayLike | None = None) -> Shape | None:
     """The axes of an array in `order`, as that of `copy`, from the outermost in memory; None for all in order.
 
     `like` is the array whose order "K" and "A" keep.
@@ -225,11 +225,11 @@ def _memory_axes(shape: Shape, order: str, like: ArrayLike | None = None) -> lis
         strides = noncontiguous_strides(like) if isinstance(like, (Tracer, np.ndarray)) else None
         if strides is None or len(strides) != len(shape):
             return None
-        return sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
+        return tuple(sorted(range(len(shape)), key=lambda d: -abs(strides[d])))
     column_major = order == "F" or (
         order == "A" and like is not None and shapes.is_column_major(like)
     )
-    return [*range(len(shape))][::-1] if column_major and len(shape) > 1 else None
+    return tuple(range(len(shape)))[::-1] if column_major and len(shape) > 1 else None
 
 
 def _full(
@@ -237,7 +237,7 @@ def _full(
     value: ArrayLike,
     dtype: DType,
     weak: bool = False,
-    axes: Sequence[int] | None = None,
+    axes: Shape | None = None,
 ) -> Value:
     """A new array of `shape` filled with the number `value`, with `axes` in this order in memory."""
     shape = canonical_shape(shape)
@@ -341,7 +341,7 @@ def full_like(
             axes = _memory_axes(target_shape, order, a)
             result = shapes.copy(filled if axes is None else ops.permute_dims(filled, axes), "C")
             if axes is not None:
-                result = ops.permute_dims(result, [axes.index(d) for d in range(len(axes))])
+                result = ops.permute_dims(result, tuple([axes.index(d) for d in range(len(axes))]))
     return on_device(result, device)
 
 

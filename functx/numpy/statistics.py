@@ -33,6 +33,7 @@ from functx.numpy.matrices import diagonal
 from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.numpy.reductions import any, sum, sum_dtype
+from functx.numpy.shapes import in_order
 from functx.numpy.tensor_contractions import tensordot
 from functx.numpy.ufuncs import map_real_and_imag
 from functx.ops import arithmetic
@@ -286,9 +287,8 @@ def quantile(
     q, values = _quantile_values(sorted_elements, q, n, method, nans=False)
     last = ops.slice_in_dim(sorted_elements, n - 1, n, 1, -1)
     values = ufuncs.where(ops.ne(last, last), math.nan, values)
-    return write_out_exact(
-        "quantile", _restore_dims(values, aval_of(q).shape, shape, axes, keepdims), out
-    )
+    values = _restore_dims(values, aval_of(q).shape, shape, axes, keepdims)
+    return write_out_exact("quantile", in_order(values, "C"), out)
 
 
 @as_one_program

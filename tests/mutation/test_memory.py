@@ -14,6 +14,7 @@ from functx.core.errors import (
     IndexingError,
     ShapeError,
 )
+from functx.core.functionalization import strides_of
 from functx.ops.dynamic_slicing import ReadBeforeWrite
 from tests.mutation.programs import Program, generate, shrunk
 
@@ -411,3 +412,71 @@ def test_branches_see_writes_to_operands_that_share_memory():
         return functx.lax.cond(flag, overwrite, lambda u, v: u.sum(), x[1:], x[:-1])
 
     assert float(functx.jit(f)(True, np.arange(4.0, dtype="float32"))) == 0.0 + 7.0 + 2.0
+
+
+ORDERED = {
+    "elementwise": lambda n, x: [x + 1, x * x[0], n.sin(x) > 0, n.where(x > 2, x, 0), x % 2],
+    "reductions": lambda n, x: [x.sum(0), n.max(x, 1), x.argmax(0), n.cumsum(x, 0), n.mean(x, -1)],
+    "copies": lambda n, x: [n.copy(x), x.copy(), n.array(x), x.astype(int), n.copy(x, "F")],
+    "orders": lambda n, x: [
+        n.asarray(x, order="C"),
+        n.ascontiguousarray(x),
+        n.zeros((2, 3), order="F"),
+        n.ones_like(x),
+        n.full_like(x, x[0]),
+        n.zeros_like(x, order="C"),
+    ],
+    "joined": lambda n, x: [n.concatenate([x, x], 1), n.stack([x, x], 1), n.stack([x, x], -1)],
+    "indexed": lambda n, x: [
+        x[:, numpy.array([0, 1])],
+        x[numpy.array([[0, 1]])],
+        x[..., numpy.array([1])] * 2,
+        x[numpy.array([0, 1]), :, numpy.array([0, 1])],
+        n.take(x, numpy.array([0, 1]), 1),
+    ],
+    "ordered": lambda n, x: [n.sort(x, 0), n.argsort(x, 1), n.quantile(x, [0.2, 0.4], 1)],
+    "in rows": lambda n, x: [n.select([x > 2], [x]), n.isin(x, [1.0]), x.flatten(), x @ x.mT],
+}
+ARRANGED = {
+    "rows": lambda x: x,
+    "columns": lambda x: x.T,
+    "planes": lambda x: x.transpose(1, 2, 0),
+    "thinned": lambda x: x.swapaxes(0, 1)[:, ::2],
+    "backwards": lambda x: x.T[::-1, 1:],
+}
+
+
+def in_steps(x):
+    """The strides of the dimensions of `x` longer than 1, in elements."""
+    traced = isinstance(x, functx.core.tracer.Tracer)
+    strides = strides_of(x.builder, x.atom) if traced else [n // x.itemsize for n in x.strides]
+    return [int(step) for step, n in zip(strides, x.shape, strict=True) if n > 1]
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_results_have_the_memory_order_of_numpy(kind):
+    x, f = ramp(4, 5, 6), ORDERED[kind]
+
+    def strides(n, x):
+        return {name: [in_steps(y) for y in f(n, view(x))] for name, view in ARRANGED.items()}
+
+    traced = []
+    make_ir(lambda x: traced.append(strides(np, x)))(x)
+    assert traced[0] == strides(numpy, x) == strides(np, np.array(x))
+
+
+def test_writes_through_results_in_column_order_reach_what_they_reach_in_numpy():
+    def f(n, x):
+        out = []
+        for y in (x.T + 1, n.copy(x.T), x[:, numpy.array([0, 1])], n.zeros_like(x.T), x.sum(0)):
+            rows, columns = y.ravel(), y.reshape(-1, order="F")
+            rows[1:3] += 10
+            columns[2:4] *= 3
+            out += [y, rows, columns]
+        return out
+
+    for make in (lambda: ramp(2, 3, 4), lambda: numpy.asfortranarray(ramp(2, 3, 4))):
+        wanted = f(numpy, make())
+        for got in (functionalize(lambda x: f(np, x))(make()), f(np, np.asarray(make()))):
+            for a, b in zip(got, wanted, strict=True):
+                numpy.testing.assert_array_equal(a, b)
