@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import reduce
 
 from ml_dtypes import finfo
@@ -98,8 +99,7 @@ class BetaDensity(ParametricFunction):
         is_direct = ops.min(safe_a, safe_b) < STIRLING_MIN
         p, factors = _lowered_power(safe_a, safe_x, m, is_direct)
         q, others = _lowered_power(safe_b, 1.0 - safe_x, n, is_direct)
-        powers = powers_by_beta(safe_a, safe_b, safe_x, (p, q))
-        inner = reduce(ops.mul, [powers, *factors, *others])
+        inner = powers_by_beta(safe_a, safe_b, safe_x, (p, q), (*factors, *others))
         at_end = ops.select(x == 0.0, _at_zero(a, m, b, n), _at_zero(b, n, a, m))
         proper = are_proper(a, b)
         is_end = ((x == 0.0) | (x == 1.0)) & proper
@@ -155,12 +155,16 @@ def are_proper(a: Value, b: Value) -> Value:
 
 
 def powers_by_beta(
-    a: Value, b: Value, x: Value, exponents: tuple[Value, Value] | None = None
+    a: Value,
+    b: Value,
+    x: Value,
+    exponents: tuple[Value, Value] | None = None,
+    factors: Sequence[Value] = (),
 ) -> Value:
-    """x**p (1 - x)**q / beta(a, b) for 0 < x < 1 and finite positive parameters.
+    """x**p (1 - x)**q / beta(a, b) for 0 < x < 1 and finite positive parameters, times `factors`.
 
     `exponents` are p and q, which must be a and b, as they are by default, where both are at least
-    `STIRLING_MIN`.
+    `STIRLING_MIN`. The powers may underflow where the product does not.
     """
     p, q = exponents or (a, b)
     large = ops.min(a, b) >= STIRLING_MIN
@@ -174,11 +178,11 @@ def powers_by_beta(
     rest = stirling_remainder(total)
     rest = rest - stirling_remainder(large_a) - stirling_remainder(large_b)
     scale = large_a * (large_b / total) / (2.0 * math.pi)
-    by_stirling = ops.sqrt(scale) * ops.exp(exponent + rest)
     small, other = ops.select(large, 1.0, ops.min(a, b)), ops.max(a, b)
     powers = p * ops.log(x) + q * ops.log1p(-x)
-    direct = ops.exp(log_gamma_ratio(small, other) - lgamma_of_one_plus(small) + powers) * small
-    return ops.select(large, by_stirling, direct)
+    direct = log_gamma_ratio(small, other) - lgamma_of_one_plus(small) + powers
+    root = ops.exp(0.5 * ops.select(large, exponent + rest, direct))
+    return reduce(ops.mul, [root, *factors, root, ops.select(large, ops.sqrt(scale), small)])
 
 
 def incomplete_betas(a: Value, b: Value, x: Value) -> tuple[Value, Value]:

@@ -120,7 +120,8 @@ class BalancedCofactors(MatrixFunction):
 
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Value]) -> tuple[Value, Tangent]:
         (x,), (dx,) = primals, tangents
-        n, rank = x.shape[-1], x.shape[-1] - BORDER_WIDTH
+        n = x.shape[-1]
+        rank = n - border_width(n)
         if n <= 3:
             return self(x), matrix_transpose(_adjugates(x, dx)[-1][1])
         u, s, vh = ops.Svd()(ops.stop_gradient(x))
@@ -128,7 +129,7 @@ class BalancedCofactors(MatrixFunction):
         rounding = ops.mul(largest, n * float(finfo(s.dtype).eps))
         is_zero = ops.le(s, ops.broadcast_in_dim(rounding, s.shape, tuple(range(s.ndim))))
         size = ops.select(ops.gt(largest, 0.0), largest, 1.0)
-        if rank <= 0:
+        if not rank:
             return self(x), _tangent_by_border(x, dx, u, vh, size, is_zero)
         # Where a formula is not taken, it gets a matrix for which it has no nan.
         has_rank = insert_matrix_dim(
@@ -197,8 +198,12 @@ def _adjugate_of_block(x: Value, dx: Value, is_inside: Value) -> tuple[Value, Va
     return adjugate, change
 
 
-BORDER_WIDTH = 4
-"""The number of singular values that may be 0 where all derivatives of determinants are right."""
+def border_width(n: int) -> int:
+    """The number of n singular values that may be 0 where all derivatives of determinants are right.
+
+    Of small matrices it is all; of others, more would cost time for few matrices.
+    """
+    return n if n <= 8 else 4
 
 
 def _tangent_by_border(
@@ -213,13 +218,13 @@ def _tangent_by_border(
     """The tangent of the cofactors of matrices of which the last singular values may be zero.
 
     With singular vectors c and r of the last one and of those where `is_zero`, and d = 0 (for the others of
-    the last `BORDER_WIDTH` c = r = 0 and d = 1), the matrix b = [[x / size, c], [r, d]] is regular, and
+    the last `border_width(n)` c = r = 0 and d = 1), the matrix b = [[x / size, c], [r, d]] is regular, and
     det(x / size) = det(b) det(t) with [[p, q], [w, t]] = b^-1, by Jacobi's complementary minors. c, r, d and
     `size`, the largest singular values, are constants, so this holds for derivatives of every order. b is
     the unit matrix unless `is_regular`.
     """
     n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
-    k = min(n, BORDER_WIDTH)
+    k = border_width(n)
     size = cast_like(insert_matrix_dim(size, (*x.shape[:-2], 1, 1), drop=2), x)
     x = ops.div(x, ops.broadcast_in_dim(size, x.shape, tuple(range(x.ndim))))
     last = ops.slice_in_dim(is_zero, n - k, n, axis=columns - 1)

@@ -137,7 +137,8 @@ def test_derivatives_of_a_determinant_of_any_order():
     small = np.stack([np.eye(3) + ones, ones, 0 * ones])
     low_ranks = [np.diag([1.0] * rank + [0.0] * (4 - rank)) for rank in (3, 2, 1, 0)]
     large = np.stack([unit + 1, *low_ranks, R.randn(4, 4)])
-    for batch in (small, large):
+    wide = np.stack([np.diag([1.0, 2.0] * 3), np.diag([3.0] + [0.0] * 5), np.zeros((6, 6))])
+    for batch in (small, large, wide):
         direction = R.randn(*batch.shape[1:])
         derivative = xp.linalg.det
         for _ in range(3):

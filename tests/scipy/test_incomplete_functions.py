@@ -143,6 +143,10 @@ def test_derivatives_near_zero_do_not_underflow_with_powers_of_the_operand():
     curvature = fx.grad(fx.grad(ours.betainc, 2), 2)
     np.testing.assert_allclose(curvature(a[1], b, x[1]), 6.0, 1e-6)
     np.testing.assert_allclose(fx.grad(curvature, 2)(a[2], b, x[2]), 24.0, 1e-5)
+    # x**12 (1 - x)**4999 / beta(13, 5000), where x**13 underflows.
+    large, density = np.asarray([13.0, 5000.0, 1e-6], "float32"), BetaDensity()
+    np.testing.assert_allclose(density(*large), 2.5755582e-33, 1e-4)
+    np.testing.assert_allclose(fx.grad(density, 2)(*large), 3.0893825e-26, 1e-4)
     # A factor of 0, of a - 1, stays 0 next to a power that is infinite.
     assert float(BetaDensity(power_orders=(3, 0))(b - 1.0, b, x[2])) == 0.0
 

@@ -125,7 +125,7 @@ def test_functions_of_whole_numbers():
         np.testing.assert_allclose(
             ours.bessel_jn(x, v=2), [reference.jv(n, x) for n in range(3)], 1e-12, 1e-14
         )
-        riemann = np.asarray([-3.5, -2.0, -1.0, 0.0, 0.5, 2.0])
+        riemann = np.asarray([-3.5, -2.0, -1.0, 0.0, 0.5, 2.0, -259.0, -260.0, -500.0])
         np.testing.assert_allclose(ours.zeta(riemann), reference.zeta(riemann), 1e-12, 1e-14)
     for call in (lambda: ours.bernoulli(-1), lambda: ours.bessel_jn(1.0, v=-1)):
         with pytest.raises(fx.errors.ArgumentError, match="integer that is not negative"):

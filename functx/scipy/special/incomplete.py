@@ -173,4 +173,8 @@ def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Value:
     whole = ops.floor(ops.add(half, 0.5))
     sine = ops.sin(ops.mul(ops.sub(half, whole), math.pi))
     sine = ops.select(ops.eq(ops.rem(whole, 2.0), 1.0), ops.neg(sine), sine)
-    return ops.select(negative, ops.mul(ops.mul(ops.mul(-2.0, sine), ops.exp(log)), value), value)
+    # The square of a root, which does not overflow where the product is finite.
+    root = ops.exp(ops.mul(log, 0.5))
+    product = ops.mul(ops.mul(ops.mul(ops.mul(-2.0, sine), root), value), root)
+    product = ops.select(ops.eq(sine, 0.0) & ops.eq(root, math.inf), 0.0, product)
+    return ops.select(negative, product, value)
