@@ -215,9 +215,9 @@ def _list_dtype(leaves: Sequence[ArrayOrList], dtype: DTypeLike) -> DType:
 
 
 def _memory_axes(shape: Shape, order: str, like: ArrayLike | None = None) -> Shape | None:
-    """The axes of an array in `order`, as that of `copy`, from the outermost in memory; None for all in order.
+    """The axes of an array in `order`, from the outermost in memory; None for row-major order.
 
-    `like` is the array whose order "K" and "A" keep.
+    `order` is as for `copy`; `like` is the array whose order "K" and "A" keep.
     """
     if order == "K":
         if type(like) is Tracer:
@@ -237,10 +237,12 @@ def _full(
     value: ArrayLike,
     dtype: DType,
     weak: bool = False,
-    axes: Shape | None = None,
+    order: str = "C",
+    like: ArrayLike | None = None,
 ) -> Value:
-    """A new array of `shape` filled with the number `value`, with `axes` in this order in memory."""
+    """A new array of `shape` filled with the number `value`, in `order`, that of `like` with "K" and "A"."""
     shape = canonical_shape(shape)
+    axes = None if order == "C" else _memory_axes(shape, order, like)
     if axes is not None:
         permuted = _full(tuple([shape[d] for d in axes]), value, dtype, weak)
         return ops.permute_dims(permuted, tuple([axes.index(d) for d in range(len(shape))]))
@@ -261,8 +263,7 @@ def zeros(
     if dtype is float0:
         return np.zeros(shape, float0)  # type: ignore[return-value]
     target_dtype = canonical_dtype(FLOAT if dtype is None else dtype)
-    axes = _memory_axes(canonical_shape(shape), order)
-    return on_device(_full(shape, 0, target_dtype, axes=axes), device)
+    return on_device(_full(shape, 0, target_dtype, order=order), device)
 
 
 empty = zeros
@@ -273,8 +274,7 @@ def ones(
 ) -> Value:
     """An array of `shape` filled with ones, of the default float dtype if `dtype` is None."""
     target_dtype = canonical_dtype(FLOAT if dtype is None else dtype)
-    axes = _memory_axes(canonical_shape(shape), order)
-    return on_device(_full(shape, 1, target_dtype, axes=axes), device)
+    return on_device(_full(shape, 1, target_dtype, order=order), device)
 
 
 def full(
@@ -290,8 +290,7 @@ def full(
         target_dtype = canonical_dtype(type(fill_value) if dtype is None else dtype)
         weak = dtype is None and type(fill_value) is not bool
         value = literal(_cast_number(fill_value, target_dtype), target_dtype).value
-        axes = _memory_axes(canonical_shape(shape), order)
-        result = _full(shape, value, target_dtype, weak, axes)
+        result = _full(shape, value, target_dtype, weak, order)
     else:
         filled = broadcast_to(asarray(fill_value, dtype), canonical_shape(shape))
         result = shapes.copy(filled, order)
@@ -329,9 +328,8 @@ def full_like(
         if is_recording(a):
             result = a.record(ops.Full(target_shape), (number,))
         else:
-            axes = _memory_axes(target_shape, order, a)
             result = _matching_array_type(
-                a, lambda: _full(target_shape, number.value, target_dtype, weak, axes)
+                a, lambda: _full(target_shape, number.value, target_dtype, weak, order, a)
             )
     else:
         filled = broadcast_to(asarray(fill_value, target_dtype), target_shape)
