@@ -404,8 +404,11 @@ def _location_from(
         return MemoryLocation(atom, 0, row_major_strides(atom.aval.shape))
     if isinstance(eqn.primitive, View):
         return view_location(sources[0], eqn, eqn.outputs.index(atom))  # type: ignore[arg-type]
-    avals, strides = [a.aval for a in eqn.inputs], [memory.strides for memory in sources]
-    return MemoryLocation(atom, 0, result_strides(eqn.primitive, avals, strides, atom.aval.shape))
+    avals = [a.aval for a in eqn.inputs]
+    strides_of_operands = [memory.strides for memory in sources]
+    return MemoryLocation(
+        atom, 0, result_strides(eqn.primitive, avals, strides_of_operands, atom.aval.shape)
+    )
 
 
 def layout_owners(x: Tracer) -> set[Builder]:

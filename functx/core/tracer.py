@@ -252,8 +252,8 @@ def evaluate_on_host(
     result = ignored_float_errors.run(primitive.host_kernel, *operands)
     if result is None:
         return None
-    order = "K" if primitive.keeps_memory_order else "C"
-    return _view(np.asarray(result, order=order), WeakNdarray if out.weak_type else ndarray)
+    array = np.asarray(result) if primitive.keeps_memory_order else np.asarray(result, order="C")
+    return _view(array, WeakNdarray if out.weak_type else ndarray)
 
 
 class Tracer(jax.core.Tracer):  # type: ignore[type-arg]

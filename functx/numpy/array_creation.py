@@ -214,7 +214,7 @@ def _list_dtype(leaves: Sequence[ArrayOrList], dtype: DTypeLike) -> DType:
     return promoted_dtype(*leaves)[0] if leaves else canonical_dtype(FLOAT)
 
 
-def _memory_axes(shape: Shape, order: str, like: ArrayLike | None = None) -> Shape | None:
+def _memory_axes(shape: Shape, order: str, like: Any = None) -> Shape | None:
     """The axes of an array in `order`, from the outermost in memory; None for row-major order.
 
     `order` is as for `copy`; `like` is the array whose order "K" and "A" keep.
@@ -238,7 +238,7 @@ def _full(
     dtype: DType,
     weak: bool = False,
     order: str = "C",
-    like: ArrayLike | None = None,
+    like: Any = None,
 ) -> Value:
     """A new array of `shape` filled with the number `value`, in `order`, that of `like` with "K" and "A"."""
     shape = canonical_shape(shape)
