@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as onp
 
 import functx as fx
+from functx.testing import interpret_in_numpy
 
 
 def differentiable(args):
@@ -26,6 +27,19 @@ def scalar(f):
     return loss
 
 
+def interpreted(f, *args):
+    """The results of a function by the NumPy definitions of its program, which need no compilation."""
+    structures = []
+
+    def leaves(*args):
+        found, structure = jax.tree.flatten(f(*args))
+        structures.append(structure)
+        return found
+
+    outs = interpret_in_numpy(fx.make_ir(leaves)(*args), *jax.tree.leaves(args))
+    return jax.tree.unflatten(structures[-1], outs)
+
+
 def check(f, *args, derivatives=True, batches=True, tolerance=2e-3):
     """Fail unless `from_jax(f)` agrees with `f` in values, derivatives and batches."""
     numbers = differentiable(args) if derivatives else ()
@@ -45,8 +59,8 @@ def check(f, *args, derivatives=True, batches=True, tolerance=2e-3):
             found["gradient"] = jax.grad(of_numbers(loss), range(len(xs)))(*xs)
         return found
 
-    def by_functx(args, xs, batch):
-        found = {"value": fx.from_jax(f)(*args)}
+    def by_functx(xs, batch):
+        found = {}
         if batches:
             found["batch"] = fx.vmap(fx.from_jax(f))(*batch)
         if numbers:
@@ -55,10 +69,12 @@ def check(f, *args, derivatives=True, batches=True, tolerance=2e-3):
             found["derivative"] = fx.jvp(through, xs, tuple([x * 0 + 1 for x in xs]))[1]
         return found
 
-    def both(args, xs, batch):
-        return by_jax(xs, batch), fx.jit(by_functx, inline=True)(args, xs, batch)
+    def compiled(args, xs, batch):
+        return by_jax(xs, batch), fx.jit(fx.from_jax(f), inline=True)(*args)
 
-    wanted, given = jax.jit(both)(list(args), [args[i] for i in numbers], batch)
+    numbers_given = [args[i] for i in numbers]
+    wanted, value = jax.jit(compiled)(list(args), numbers_given, batch)
+    given = {"value": value, **interpreted(by_functx, numbers_given, batch)}
     # What JAX need not compute for the comparison.
     wanted["value"] = jax.tree.map(lambda x: x[0], wanted["batch"]) if batches else f(*args)
     if numbers:
