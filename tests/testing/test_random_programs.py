@@ -8,8 +8,10 @@ import pytest
 import functx
 from functx.core.errors import VerificationError
 from functx.core.program import Literal
+from functx.core.tracing import program_checks
 from functx.lowering import stablehlo_emitter
 from functx.ops.arithmetic import Div, Sub
+from functx.testing import random_functions
 from functx.testing.random_functions import RandomFunction, eligible_primitives, random_arguments
 from functx.testing.random_programs import verify_seed
 
@@ -29,7 +31,10 @@ def test_random_programs_give_the_same_in_every_way(first):
         verify_seed(seed, ways=1)
 
 
-def test_random_programs_hold_every_primitive():
+def test_random_programs_hold_every_primitive(monkeypatch):
+    # Each traces a function of JAX for primitives that other steps give too.
+    monkeypatch.setattr(random_functions, "jax_function_step", lambda run: run.inexact())
+    monkeypatch.setattr(program_checks, "enabled", False)
     wanted = {cls.name for cls in eligible_primitives()}
     for seed in range(1, 4000, 2):
         with jax.enable_x64():
