@@ -23,6 +23,15 @@ from functx.lax.gamma_ratios import (
 from functx.lax.parametric_functions import ParametricFunction, continued_fraction, sum_series
 from functx.ops.operands import promote_scalars
 
+BETA_SAMPLE = sample(
+    f32[2],
+    f32[2],
+    f32[2],
+    values={0: [0.5, 3.0], 1: [2.0, 1.5], 2: [0.3, 0.8]},
+    dtypes=("f64",),
+)
+"""Parameters of beta distributions, and numbers between 0 and 1."""
+
 
 class IncompleteBeta(ParametricFunction):
     """The regularized incomplete beta function of a, b and x, or with `is_upper` 1 minus it.
@@ -81,15 +90,7 @@ class BetaDensity(ParametricFunction):
 
     power_orders: tuple[int, int] = (0, 0)
     rounding = Rounding(ulps=256.0)
-    samples = (
-        sample(
-            f32[2],
-            f32[2],
-            f32[2],
-            values={0: [0.5, 3.0], 1: [2.0, 1.5], 2: [0.3, 0.8]},
-            dtypes=("f64",),
-        ),
-    )
+    samples = (BETA_SAMPLE,)
 
     def value(self, *args: Value) -> Value:
         a, b, x = args

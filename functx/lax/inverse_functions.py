@@ -12,6 +12,7 @@ from functx.core.samples import Rounding, f32, sample
 from functx.core.typing import Tangent, Value
 from functx.lax.gamma_ratios import lgamma_of_one_plus, log_gamma_ratio
 from functx.lax.incomplete_beta import (
+    BETA_SAMPLE,
     BetaDensity,
     IncompleteBeta,
     are_proper,
@@ -88,15 +89,7 @@ class InverseIncompleteBeta(KernelFunction):
 
     is_upper: bool = False
     rounding = Rounding(ulps=1024.0)
-    samples = (
-        sample(
-            f32[2],
-            f32[2],
-            f32[2],
-            values={0: [0.5, 3.0], 1: [2.0, 1.5], 2: [0.3, 0.8]},
-            dtypes=("f64",),
-        ),
-    )
+    samples = (BETA_SAMPLE,)
 
     def kernel(self, *args: Value) -> Value:
         a, b, given = args

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from functx import ops
-from functx.core.samples import Rounding, f32, i32, sample
+from functx.core.samples import Rounding, Sample, f32, i32, sample
 from functx.core.typing import ArrayLike, Mask, NumPyArray, Tangent, Value
 from functx.ops.families import Inexact, Unary, unary_function
 from functx.ops.operands import literal
@@ -113,19 +113,18 @@ class LogCosh(Inexact):
         return ops.select(near, ops.mul(logarithm, -0.5), ops.add(size, logarithm))
 
 
+def _samples_with_slope(at_zero: float) -> tuple[Sample, ...]:
+    """Samples of a function with this slope at 0, and 0 and 1 far below and far above."""
+    values, slopes = [-math.inf, 0.0, 1000.0, math.inf], [0.0, at_zero, 1.0, 1.0]
+    return sample(f32[3, 4]), sample(f32[4], values={0: values}, gradients={0: slopes})
+
+
 class Silu(Inexact):
     """x / (1 + exp(-x))."""
 
     has_finite_derivative = True
     accepts = "f"
-    samples = (
-        sample(f32[3, 4]),
-        sample(
-            f32[4],
-            values={0: [-math.inf, 0.0, 1000.0, math.inf]},
-            gradients={0: [0.0, 0.5, 1.0, 1.0]},
-        ),
-    )
+    samples = _samples_with_slope(0.5)
 
     def derivative(self, out: Value, x: Value) -> Value:
         # s (1 + x (1 - s)) for the sigmoid s
@@ -141,14 +140,7 @@ class Mish(Inexact):
 
     has_finite_derivative = True
     accepts = "f"
-    samples = (
-        sample(f32[3, 4]),
-        sample(
-            f32[4],
-            values={0: [-math.inf, 0.0, 1000.0, math.inf]},
-            gradients={0: [0.0, 0.6, 1.0, 1.0]},
-        ),
-    )
+    samples = _samples_with_slope(0.6)
 
     def derivative(self, out: Value, x: Value) -> Value:
         # t + x s (1 - t^2) for the sigmoid s and t = tanh(log(1 + exp(x)))

@@ -36,13 +36,8 @@ if TYPE_CHECKING:
     from functx.ops.operands import RewriteContext, Simplified
 
 
-class StopGradient(Primitive):
-    """`x` without derivative."""
-
-    keeps_memory_order = True
-    differentiable = False
-    rounding = EXACT
-    samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
+class UnchangedValue(Primitive, abstract=True):
+    """An operation whose value is its operand."""
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         return x
@@ -55,6 +50,15 @@ class StopGradient(Primitive):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return x
+
+
+class StopGradient(UnchangedValue):
+    """`x` without derivative."""
+
+    keeps_memory_order = True
+    differentiable = False
+    rounding = EXACT
+    samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
 
 
 class Detach(View):
@@ -162,7 +166,7 @@ class WithValue(Primitive):
         return new
 
 
-class CheckpointName(MovesElements, Linear):
+class CheckpointName(UnchangedValue, MovesElements, Linear):
     """`x` with the name `label`, to which policies of checkpoints refer."""
 
     label: str
@@ -174,23 +178,11 @@ class CheckpointName(MovesElements, Linear):
     def from_jax_params(cls, name: str) -> CheckpointName:
         return cls(name)
 
-    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
-        return x
-
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), tangents[0]
 
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (ct,)
-
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        return self(*args), dims[0]
-
-    def numpy(self, x: NumPyArray) -> ArrayLike:
-        return x
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return x
 
 
 def stop_gradient(x: PyTreeOrKeys) -> PyTree:

@@ -17,7 +17,7 @@ from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.core.tracer import aval_of
-from functx.core.typing import ArrayLike, Function, Number, PyTree, Value
+from functx.core.typing import ArrayLike, Function, Number, PyTree, Value, Values
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
 from functx.flatten_util import ravel_pytree
@@ -127,11 +127,15 @@ class LinearProblem(NamedTuple):
         """`rhs - A x`."""
         return self.rhs - self.apply(x)
 
-    def is_open(self, residual: Value, step: Value) -> Value:
-        """Whether the iteration goes on."""
-        return ops.bitwise_and(
-            ops.gt(_squared_norm(residual), self.threshold), ops.lt(step, self.max_steps)
-        )
+    def iterate(self, step: Function, start: tuple[ArrayLike, ...]) -> Value:
+        """The last solution of an iteration on solutions, residuals, other values, and counts of steps."""
+
+        def is_open(state: Values) -> Value:
+            is_inexact = ops.gt(_squared_norm(state[1]), self.threshold)
+            return ops.bitwise_and(is_inexact, ops.lt(state[-1], self.max_steps))
+
+        out: Values = while_loop(is_open, step, start)
+        return out[0]
 
 
 def _solve(
@@ -232,9 +236,6 @@ def _squared_norm(x: Value) -> Value:
 def _conjugate_gradients(problem: LinearProblem, x: Value) -> Value:
     """M. R. Hestenes, E. Stiefel, "Methods of conjugate gradients for solving linear systems" (1952)."""
 
-    def is_open(state: tuple[Value, ...]) -> Value:
-        return problem.is_open(state[1], state[-1])
-
     def step(state: tuple[Value, ...]) -> tuple[Value, ...]:
         x, r, p, gamma, k = state
         image = problem.apply(p)
@@ -246,15 +247,11 @@ def _conjugate_gradients(problem: LinearProblem, x: Value) -> Value:
 
     r = problem.residual(x)
     z = problem.precondition(r)
-    out: tuple[Value, ...] = while_loop(is_open, step, (x, r, z, _dot(r, z), 0))
-    return out[0]
+    return problem.iterate(step, (x, r, z, _dot(r, z), 0))
 
 
 def _stabilized_gradients(problem: LinearProblem, x: Value) -> Value:
     """Two steps of one dimension each: a biconjugate one, and one that minimizes the residual."""
-
-    def is_open(state: tuple[Value, ...]) -> Value:
-        return problem.is_open(state[1], state[-1])
 
     def step(state: tuple[Value, ...]) -> tuple[Value, ...]:
         x, r, p, rho, k = state
@@ -276,17 +273,12 @@ def _stabilized_gradients(problem: LinearProblem, x: Value) -> Value:
 
     # A breakdown makes nans, which end the iteration.
     r = shadow = problem.residual(x)
-    state = x, r, r, _dot(r, r), 0
-    out: tuple[Value, ...] = while_loop(is_open, step, state)
-    return out[0]
+    return problem.iterate(step, (x, r, r, _dot(r, r), 0))
 
 
 def _minimal_residuals(problem: LinearProblem, x: Value, restart: int) -> Value:
     """The iteration over Krylov spaces of `restart` dimensions."""
     restart = min(restart, x.size)
-
-    def is_open(state: tuple[Value, ...]) -> Value:
-        return problem.is_open(state[1], state[-1])
 
     def step(state: tuple[Value, ...]) -> tuple[Value, ...]:
         x, r, k = state
@@ -296,8 +288,7 @@ def _minimal_residuals(problem: LinearProblem, x: Value, restart: int) -> Value:
         x = x + problem.precondition(matmul(weights, basis[:-1], precision="highest"))
         return x, problem.residual(x), k + 1
 
-    out: tuple[Value, ...] = while_loop(is_open, step, (x, problem.residual(x), 0))
-    return out[0]
+    return problem.iterate(step, (x, problem.residual(x), 0))
 
 
 def _arnoldi(problem: LinearProblem, start: Value, count: int) -> tuple[Value, Value]:
