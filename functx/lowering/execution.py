@@ -258,21 +258,29 @@ def evaluate(primitive: Primitive, args: Values) -> ArrayLike | list[Any]:
         check_usable(primitive.name, None, args)
         raise
     if not any(isinstance(x, jax.Array) for x in args):
-        # While JAX traces, an operation without operands gives a tracer too.
-        outs = [
-            out if isinstance(out, jax.core.Tracer) else copy_as_ndarray(out, out.weak_type)
-            for out in outs
-        ]
-        layouts = [noncontiguous_strides(x) for x in args] if primitive.keeps_memory_order else ()
-        if any(layouts) or primitive.reorders_memory:
-            strides = result_strides(
-                primitive,
-                avals,
-                [s or row_major_strides(x.shape) for s, x in zip(layouts, avals, strict=True)],
-                outs[0].shape,
-            )
-            outs = [in_memory_order(x, strides) if type(x) in HOST_ARRAY_TYPES else x for x in outs]
+        outs = _on_host(primitive, args, avals, outs)
     return outs if primitive.multiple_results else outs[0]
+
+
+def _on_host(
+    primitive: Primitive, args: Values, avals: tuple[ShapedArray, ...], outs: Sequence[Any]
+) -> list[Any]:
+    """The outputs of an operation on NumPy arrays, as `ndarray`s in the memory order that NumPy gives them."""
+    # While JAX traces, an operation without operands gives a tracer too.
+    outs = [
+        out if isinstance(out, jax.core.Tracer) else copy_as_ndarray(out, out.weak_type)
+        for out in outs
+    ]
+    layouts = [noncontiguous_strides(x) for x in args] if primitive.keeps_memory_order else ()
+    if not any(layouts) and not primitive.reorders_memory:
+        return outs
+    strides = result_strides(
+        primitive,
+        avals,
+        [s or row_major_strides(x.shape) for s, x in zip(layouts, avals, strict=True)],
+        outs[0].shape,
+    )
+    return [in_memory_order(x, strides) if type(x) in HOST_ARRAY_TYPES else x for x in outs]
 
 
 def numpy_view(primitive: View, x: NumPyArray) -> list[NumPyArray] | None:
