@@ -265,7 +265,7 @@ def is_unseen(info: InputInfo) -> bool:
     return info.is_hidden or info.is_under_no_grad
 
 
-def replay(info: OutputInfo, base: Variable) -> Any:
+def replay(info: OutputInfo, base: Variable) -> PyTree:
     """An output as a view of its base, without history if it has none in the plain call."""
     with grad_mode(current_modes().grad and (info.requires_grad or not base.requires_grad)):
         x = info.replay(base)

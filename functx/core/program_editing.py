@@ -130,7 +130,7 @@ def call_program_flat(program: Program, args: Sequence[ArrayLike]) -> list[Value
 
 
 def argument_structure_error(
-    name: str, made: str, in_tree: Any, given: Any, names: Sequence[str] | None
+    name: str, made: str, in_tree: object, given: Any, names: Sequence[str] | None
 ) -> TreeError:
     """The error for a call whose arguments have another structure than `in_tree`.
 

@@ -128,7 +128,7 @@ class ReplacedValues:
             same = [place for place in others if values[place[0]][place[1]] is x]
             self.tied.update(dict.fromkeys(same, first))
 
-    def value(self, place: Place) -> Any:
+    def value(self, place: Place) -> object:
         """The value at a place."""
         return self.values[place[0]][place[1]]
 

@@ -23,7 +23,7 @@ from functx.core.generator_state import read_states, state_table
 from functx.core.program import Equation, Program, Var, programs_in_parameter
 from functx.core.source_info import derived_source
 from functx.core.tracer import Tracer, current_builder, recording_operand
-from functx.core.typing import ArrayLike
+from functx.core.typing import ArrayLike, Value
 from functx.core.wrapper_dispatch import wrapper_recorder
 from functx.core.wrappers import wrapper_types
 
@@ -178,7 +178,7 @@ def interpret(
         )
     env: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
 
-    def read(atom: Atom) -> Any:
+    def read(atom: Atom) -> Value:
         return env[atom] if type(atom) is Var else constant(Tracer(atom, builder))
 
     outer = builder.source

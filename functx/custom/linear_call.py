@@ -15,7 +15,7 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import trace_closed
-from functx.core.typing import Avals, Cotangents, Dims, PyTree, Tangents, Value, Values
+from functx.core.typing import Avals, Cotangents, Dims, Function, PyTree, Tangents, Value, Values
 from functx.custom.custom_linear_solve import consts_jvp
 from functx.custom.rule_tracing import Captures
 from functx.ops.operands import batch_size
@@ -56,7 +56,7 @@ def linear_call(
     residuals, residual_tree = tree.flatten_with_key_data(residual_args)
     linear, linear_tree = tree.flatten(linear_args)
 
-    def trace(function: Any, second_tree: tree.TreeDef, first_avals: Avals) -> TracedFunction:
+    def trace(function: Function, second_tree: tree.TreeDef, first_avals: Avals) -> TracedFunction:
         def linear_first(x: PyTree, residual: PyTree) -> PyTree:
             return function(residual, x)
 

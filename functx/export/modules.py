@@ -215,7 +215,7 @@ def _requires_grad(x: Any) -> bool:
     return is_variable(x) and bool(x.requires_grad)
 
 
-def _aval_if_array(x: Any) -> object:
+def _aval_if_array(x: object) -> object:
     return abstractify(x) if has_aval(x) else x
 
 

@@ -91,7 +91,7 @@ class JaxOperation(JaxprFunction):
             raise ValueError(f"JAX has no operation {primitive!r}")
         given = {name: param_of_plain(value) for name, value in params}
 
-        def operation(*args: object) -> Any:
+        def operation(*args: object) -> PyTree:
             return known.bind(*args, **given)
 
         jaxpr = jax.make_jaxpr(operation)(*[_operand_struct(*each) for each in operands])

@@ -222,7 +222,7 @@ def translate_equation(eqn: JaxprEqn, args: Values) -> Values:
     return bind_jax_equation(eqn, args)
 
 
-def _apply_rule(name: str, eqn: JaxprEqn, args: Values) -> Any:
+def _apply_rule(name: str, eqn: JaxprEqn, args: Values) -> list[Value]:
     rule, cls = TRANSLATION_RULES.get(name), class_for_jax(name)
     try:
         if rule is not None:

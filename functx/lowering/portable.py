@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -17,12 +18,12 @@ from functx.core.config import outline_mode
 from functx.core.errors import ExportFileError
 from functx.core.program import Program
 from functx.core.types import ShapedArray
-from functx.core.typing import IRValue, Value
+from functx.core.typing import IRValue, PyTree, Value
 from functx.lowering.functx_call import bind_functx_call, jit_program
 from functx.lowering.jax_bridge import JaxAval, jax_aval
 from functx.lowering.stablehlo_emitter import ModuleEmitter
 
-func_ops: Any = func
+func_ops: ModuleType = func
 """The module `func`, whose stubs lack what the bindings have."""
 
 
@@ -73,7 +74,7 @@ class PortableProgram:
         self.name, self.in_avals, self.out_avals = name, in_avals, out_avals
         self.modules, self.make_program = modules, make_program
 
-    def __call__(self, *args: object) -> list[Any]:
+    def __call__(self, *args: PyTree) -> list[Any]:
         """The outputs on JAX values of the types of the inputs, as one equation of JAX."""
         outs: list[Any] = portable_call.bind(*args, program=self)
         return outs

@@ -160,7 +160,7 @@ class Module:
                 return own[kind][name] if state is None else state.values[own["_serial"]][name]
         if name in own["_modules"]:
             return own["_modules"][name]
-        found: Any = getattr(type(self), name, None)
+        found: object = getattr(type(self), name, None)
         if hasattr(found, "__get__"):
             # A property that raised an AttributeError, which the user is to see.
             return found.__get__(self, type(self))

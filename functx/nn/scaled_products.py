@@ -143,7 +143,7 @@ def scaled_dot_general(
     return rounded(left, right)  # type: ignore[no-any-return]
 
 
-def round_blocks(x: Value, dims: Sequence[int], config: Any) -> Value:
+def round_blocks(x: Value, dims: Sequence[int], config: BlockScaleConfig) -> Value:
     """`x` rounded to the numbers of a format, where blocks of elements along `dims`, in order, share scales."""
     count, size = prod(x.shape[d] for d in dims), config.block_size
     if count % size or not count:

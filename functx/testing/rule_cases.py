@@ -28,7 +28,17 @@ from functx.core.types import (
     is_inexact,
     kind,
 )
-from functx.core.typing import Avals, Cotangents, Dim, Flags, Tangent, Tangents, Value, Values
+from functx.core.typing import (
+    Avals,
+    Cotangents,
+    Dim,
+    Flags,
+    Function,
+    Tangent,
+    Tangents,
+    Value,
+    Values,
+)
 from functx.testing.numerical_derivatives import Array, central_difference, widen
 from functx.testing.reference import interpret_in_numpy
 from functx.testing.rule_evaluation import (
@@ -178,7 +188,7 @@ class RuleCase:
         """The outputs of the primitive on traced operands, as a list."""
         return self.primitive.as_list(self.primitive(*args))
 
-    def rewritten(self, rewrite: Any, program: Program) -> Any:
+    def rewritten(self, rewrite: Function, program: Program) -> Any:
         """The result of a rewrite, recorded in `rewrites` for the check that it is reproducible."""
         result = cached_rewrite(rewrite, program)
         self.rewrites[rewrite, program] = result

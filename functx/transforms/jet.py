@@ -128,7 +128,7 @@ def taylor(fun: Function, order: int) -> Function:
     return api_boundary(wrapper)
 
 
-def _check_series(label: str, primals: Any, series: Any) -> int:
+def _check_series(label: str, primals: PyTree, series: PyTree) -> int:
     """The common number of terms of the series of all primals."""
     for name, values in (("primals", primals), ("series", series)):
         if not isinstance(values, (tuple, list)):

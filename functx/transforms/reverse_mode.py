@@ -45,7 +45,7 @@ def forward_sweep(
         args = [x for x, _ in operands]
         flags = tuple([on for _, on in operands])
         primitive = eqn.primitive
-        outs: Any
+        outs: Values
         saved: Any
         if not primitive.differentiable or primitive.is_constant_in_reverse_mode or not any(flags):
             return [(out, False) for out in bind_equation(eqn, *args)]

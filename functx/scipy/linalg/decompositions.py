@@ -16,7 +16,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracer import aval_of
 from functx.core.types import complex_dtype, is_complex
-from functx.core.typing import ArrayLike, ArrayOrList, Value
+from functx.core.typing import ArrayLike, ArrayOrList, PyTree, Value
 from functx.lax import linalg as lax_linalg
 from functx.numpy import householder
 from functx.numpy import linalg as numpy_linalg
@@ -49,7 +49,7 @@ def square_matrices(name: str, a: ArrayOrList) -> Value:
     return a
 
 
-def over_batches(function: Callable[..., Any], *arrays: Value) -> Any:
+def over_batches(function: Callable[..., Any], *arrays: Value) -> PyTree:
     """The results of a function of matrices on each matrix of a batch, of as many dimensions as any."""
     batch = broadcast_shapes(*[aval_of(x).shape[:-2] for x in arrays])
     arrays = tuple([fnp.broadcast_to(x, (*batch, *aval_of(x).shape[-2:])) for x in arrays])

@@ -9,7 +9,7 @@ from functools import reduce
 from inspect import Parameter, Signature, cleandoc
 from operator import and_
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from functx.core.argument_errors import mismatch_error
 from functx.core.primitive import Primitive, rule
@@ -83,7 +83,7 @@ class Distribution:
         return {**required, **{name: DEFAULTS[name] for name in self.parameters}}
 
     @rule
-    def is_valid(self, *shapes: Value) -> Any:
+    def is_valid(self, *shapes: Value) -> ArrayLike:
         """Where the parameters are those of a distribution; by default, where they are positive."""
         return all_of([shape > 0 for shape in shapes])
 
