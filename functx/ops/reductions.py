@@ -185,6 +185,7 @@ class ReduceProd(Reduction):
 class ReduceExtremum(Reduction, abstract=True):
     """The largest or smallest element over `axes`; elements that tie share the derivative."""
 
+    has_finite_derivative = True
     accepts = "biufc"
     samples = (
         sample(f32[3, 4], axes=(0,), distinct=True),

@@ -305,10 +305,16 @@ class _Reroller:
         return self.emit(ops.Add(), [indices, index_literal(first)]) if first else indices
 
     def needs_masks(self, block: Program) -> bool:
-        """Whether derivatives of the loop may be nan where a later selection drops its results."""
+        """Whether derivatives of the loop may be nan where its results have no influence."""
         later = self.flow.equations[self.stop :]
-        return not has_finite_derivatives(block) or any(
-            type(eqn.primitive) is ops.Select for eqn in later
+        if any(type(eqn.primitive) is ops.Select for eqn in later):
+            return True
+        unbounded = [i for i, eqn in enumerate(block) if not _has_finite_derivative(eqn)]
+        equations, unmasked = self.flow.equations, self.flow.unmasked if unbounded else ()
+        return not all(
+            any(v in unmasked for v in equations[start + i].outputs)
+            for i in unbounded
+            for start in self.group.starts
         )
 
     def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation]:

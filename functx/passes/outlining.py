@@ -183,21 +183,23 @@ class _OutliningRound:
                 self.outline_group(wider_group, names)
 
     def reroll(self, run: RepeatGroup, names: Iterator[int]) -> bool:
-        """Try to replace the parts of `run` by a loop; whether it worked."""
-        # The operands of the first and last part often come from elsewhere than those between.
+        """Try to replace the parts of `run` by a loop; whether it worked, or they stay unrolled."""
+        stays_unrolled = False
+        # The first and last part often have operands from elsewhere, or results without influence.
         for run in (run.without_ends(first, last) for first in (0, 1) for last in (0, 1)):
             if len(run.starts) < self.thresholds.min_steps:
-                return False
+                break
             loop = reroll(run, names, self.rewrite, self.known_slices, self.replaced_until)
-            if loop is None:
+            if not loop:
+                stays_unrolled |= loop is not None
                 continue
-            if loop and self.rewrite.loops:
+            if self.rewrite.loops:
                 self.replacements.update({start: (run.length, []) for start in run.starts})
                 self.replacements[run.starts[0]] = run.length, loop
                 begin, stop = run.starts[0], run.starts[-1] + run.length
                 self.replaced_until[begin:stop] = [stop] * (stop - begin)
             return True
-        return False
+        return stays_unrolled
 
     def coalesce_concatenations(self) -> None:
         """Concatenate rows of stacked results of loops as one slice."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_li
 from functx.core.rewriting import cached_rewrite
 from functx.core.typing import NumPyArray
 from functx.passes.costs import bytes_of
+from functx.passes.unmasked_cotangents import variables_with_unmasked_cotangents
 from functx.transforms.call_primitive import Call
 
 
@@ -203,7 +205,7 @@ class EquationDataflow:
     """The equation that computes each variable of a list of equations, and its last use."""
 
     def __init__(self, equations: Sequence[Equation], outputs: Sequence[Atom]):
-        self.equations = equations
+        self.equations, self.outputs = equations, outputs
         self.producers: dict[Atom, ResultIndex] = {}
         self.last_use: dict[Atom, int] = {}
         last, makers = self.last_use, self.producers
@@ -213,6 +215,11 @@ class EquationDataflow:
             for n, v in enumerate(eqn.outputs):
                 makers[v] = i, n
         last.update(dict.fromkeys(outputs, len(equations)))
+
+    @cached_property
+    def unmasked(self) -> set[Atom]:
+        """The variables whose cotangents have no masks."""
+        return variables_with_unmasked_cotangents(self.equations, self.outputs)
 
     def is_internal(self, atom: Atom, replaced_until: Sequence[int]) -> bool:
         """Whether `atom` is computed and used only within one replaced part.

@@ -118,6 +118,15 @@ def filtered(np, x):
     return np.sum(means**2)
 
 
+@program(random.rand(12, 3), WEIGHTS)
+def log_probabilities(np, seen, w):
+    table = np.zeros((12, 3))
+    for t in range(12):
+        before = table[t - 1] if t else np.zeros(3)
+        table[t] = seen[t] + np.log(np.exp(before) @ np.exp(w))
+    return np.log(np.sum(np.exp(table[11])))
+
+
 @program(X)
 def places_that_are_given(np, x, order=ORDER):
     totals = np.zeros(8)
@@ -159,7 +168,36 @@ def test_gradients_of_tables_filled_in_place_are_those_of_numpy_programs():
             np.testing.assert_allclose(np.sum(grad * direction), expected, 1e-6, 1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["alignment_scores", "warped_distance", "best_local_alignment"])
+def roots_of_products(x):
+    table = fnp.zeros(12)
+    table[0] = x[0]
+    for t in range(11):
+        table[t + 1] = fnp.sqrt(table[t] * x[t + 1])
+    return table[5]
+
+
+def first_of_repeated_roots(x):
+    for _ in range(12):
+        x = fnp.sqrt(x)
+    return x[0]
+
+
+@pytest.mark.parametrize("f", [roots_of_products, first_of_repeated_roots])
+def test_elements_without_influence_have_no_influence_on_gradients_of_loops(f):
+    x = np.array([1.0] * 6 + [0.0] * 6)
+    assert np.isfinite(functx.grad(f)(x)).all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alignment_scores",
+        "warped_distance",
+        "best_local_alignment",
+        "filtered",
+        "log_probabilities",
+    ],
+)
 def test_the_gradient_of_a_filled_table_is_one_loop_forward_and_one_backward(name):
     program = functx.make_ir(gradient(name))(*PROGRAMS[name][1])
     loops = [eqn.primitive for eqn in program if type(eqn.primitive) is Scan]
