@@ -328,38 +328,28 @@ def mse_loss_backward(
     grad_output: ArrayLike, input: ArrayLike, target: ArrayLike, reduction: str | int
 ) -> Value:
     """The cotangent of `input` in `mse_loss(input, target, reduction)`, given that of the loss."""
-    backward = MseLossBackward(_canonical_reduction("mse_loss_backward", reduction))
-    return backward(_loss_cotangent(backward, grad_output), input, target)
+    return _loss_backward(MseLossBackward, reduction, grad_output, input, target)
 
 
 def l1_loss_backward(
     grad_output: ArrayLike, input: ArrayLike, target: ArrayLike, reduction: str | int
 ) -> Value:
     """The cotangent of `input` in `l1_loss(input, target, reduction)`, given that of the loss."""
-    backward = L1LossBackward(_canonical_reduction("l1_loss_backward", reduction))
-    return backward(_loss_cotangent(backward, grad_output), input, target)
+    return _loss_backward(L1LossBackward, reduction, grad_output, input, target)
 
 
 def smooth_l1_loss_backward(
     grad_output: ArrayLike, input: ArrayLike, target: ArrayLike, reduction: str | int, beta: float
 ) -> Value:
     """The cotangent of `input` in a smooth L1 loss with `beta`, given that of the loss."""
-    name = "smooth_l1_loss_backward"
-    backward = SmoothL1LossBackward(
-        _canonical_reduction(name, reduction), beta=as_float(f"{name}: beta", beta)
-    )
-    return backward(_loss_cotangent(backward, grad_output), input, target)
+    return _loss_backward(SmoothL1LossBackward, reduction, grad_output, input, target, beta=beta)
 
 
 def huber_loss_backward(
     grad_output: ArrayLike, input: ArrayLike, target: ArrayLike, reduction: str | int, delta: float
 ) -> Value:
     """The cotangent of `input` in a Huber loss with `delta`, given that of the loss."""
-    name = "huber_loss_backward"
-    backward = HuberLossBackward(
-        _canonical_reduction(name, reduction), delta=as_float(f"{name}: delta", delta)
-    )
-    return backward(_loss_cotangent(backward, grad_output), input, target)
+    return _loss_backward(HuberLossBackward, reduction, grad_output, input, target, delta=delta)
 
 
 def binary_cross_entropy_backward(
@@ -370,10 +360,8 @@ def binary_cross_entropy_backward(
     reduction: str | int = "mean",
 ) -> Value:
     """The cotangent of `input` in a binary cross entropy, given that of the loss."""
-    name = "binary_cross_entropy_backward"
-    backward = BinaryCrossEntropyBackward(_canonical_reduction(name, reduction))
-    weights = [] if weight is None else [weight]
-    return backward(_loss_cotangent(backward, grad_output), input, target, *weights)
+    operands = [input, target] if weight is None else [input, target, weight]
+    return _loss_backward(BinaryCrossEntropyBackward, reduction, grad_output, *operands)
 
 
 def log_sigmoid_forward(x: ArrayLike, platform: str | None = None) -> tuple[Value, Value]:
@@ -464,9 +452,18 @@ def _nll_loss_backward(
     return out
 
 
-def _loss_cotangent(backward: PointwiseLossBackward, ct: ArrayLike) -> ArrayLike:
-    """The cotangent `ct` of a loss: a scalar unless the reduction is "none"."""
-    return ct if backward.reduction == "none" else _as_scalar(backward.name, ct, backward.reduction)
+def _loss_backward(
+    kind: type[PointwiseLossBackward],
+    reduction: str | int,
+    ct: ArrayLike,
+    *operands: ArrayLike,
+    **parameters: float,
+) -> Value:
+    """The result of the operation `kind` for `ct`, a scalar unless the reduction is "none"."""
+    name, reduction = kind.name, _canonical_reduction(kind.name, reduction)
+    numbers: dict[str, Any] = {key: as_float(f"{name}: {key}", x) for key, x in parameters.items()}
+    ct = ct if reduction == "none" else _as_scalar(name, ct, reduction)
+    return kind(reduction, **numbers)(ct, *operands)
 
 
 def _as_scalar(name: str, ct: ArrayLike, reduction: str) -> Value:
