@@ -66,6 +66,9 @@ class enable(ModeContext):  # noqa: N801 - PyTorch's name
 class disable(ModeContext):  # noqa: N801 - PyTorch's name
     """A context, and a decorator, in which backward walks run node by node, also inside `enable()`."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def enter(self) -> Callable[[], None]:
         return set_var(walk_compiler, None)
 

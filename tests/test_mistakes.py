@@ -483,6 +483,30 @@ MISTAKES = {
         ["negative powers", "astype(float)"],
         lambda: np.power(np.arange(1, 3).astype(float), -1),
     ),
+    "dtypes that promote to none": (
+        lambda: jit(np.add)(numpy.ones(2, "float16"), jax.numpy.ones(2, "float8_e4m3fn")),
+        "TypePromotionError",
+        ["promote to one", "f16[2] and f8_e4m3fn[2]", "astype"],
+        lambda: np.add(numpy.ones(2, "float16"), jax.numpy.ones(2, "float8_e4m3fn").astype("f2")),
+    ),
+    "one rule of two": (
+        lambda: functx.custom_vjp(lambda x: x).defvjp(lambda x: (x, None)),
+        "ArgumentError",
+        ["defvjp", "missing", "'bwd'"],
+        lambda: functx.custom_vjp(lambda x: x).defvjp(lambda x: (x, None), lambda _, ct: (ct,)),
+    ),
+    "a requirement that is no boolean": (
+        lambda: functx.autograd.Variable(1.0).requires_grad_("x"),
+        "ArgumentError",
+        ["requires_grad", "boolean", "'x'"],
+        lambda: functx.autograd.Variable(1.0).requires_grad_(True),
+    ),
+    "an accuracy that is none": (
+        lambda: lax.exp(1.0, accuracy=3),
+        "ArgumentError",
+        ["exp: accuracy", "AccuracyMode", "got 3"],
+        lambda: lax.exp(1.0, accuracy=jax.lax.AccuracyMode.HIGHEST),
+    ),
     "a wider result in place": (
         lambda: jit(lambda n: n.__iadd__(0.5))(numpy.arange(3)),
         "DTypeError",

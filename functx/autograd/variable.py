@@ -38,6 +38,7 @@ from functx.autograd.recorded import Recorded, capture_in_step, constant, step_t
 from functx.autograd.recording import Recording
 from functx.autograd.views import VersionCounter, ViewOf
 from functx.core.errors import (
+    ArgumentError,
     AutogradError,
     ConcretizationError,
     ForeignCodeError,
@@ -47,6 +48,7 @@ from functx.core.errors import (
     LostDerivativeError,
     RequiresGradError,
     WrapperConversionError,
+    short_repr,
     type_name,
 )
 from functx.core.functionalization import row_major_strides
@@ -139,8 +141,8 @@ class Variable(ConvertibleArray):
         self._recorded, self._edge = recorded, None
         if current_modes().inference:
             self._counter = VersionCounter(True)
-        if requires_grad:
-            self._require_grad(True)
+        if requires_grad is not False:
+            self._require_grad(requires_grad)
 
     @property
     def version_counter(self) -> VersionCounter:
@@ -323,6 +325,11 @@ class Variable(ConvertibleArray):
         return self._require_grad(requires_grad)
 
     def _require_grad(self, requires_grad: bool) -> Variable:
+        if not isinstance(requires_grad, (bool, np.bool_)):
+            raise ArgumentError(
+                f"requires_grad: it must be a boolean; got {short_repr(requires_grad)}",
+                fix="Pass True or False.",
+            )
         if requires_grad and not is_inexact(self.dtype):
             raise RequiresGradError(
                 "requires_grad: only arrays of floating point or complex numbers can require "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sys import _getframe
 from typing import TYPE_CHECKING
 
+import jax.dtypes
 import numpy as np
 
 from functx.core.source_info import Source, source_line, user_source
@@ -90,6 +91,14 @@ class DTypeError(FunctxError, TypeError, ValueError):
 
     Smallest failing code: `functx.numpy.arange(3) << 1.5`.
     Cure: convert with `x.astype(dtype)` before the operation.
+    """
+
+
+class TypePromotionError(DTypeError, jax.dtypes.TypePromotionError):  # type: ignore[misc]
+    """Two dtypes promote to none, or to none that `numpy_dtype_promotion` allows.
+
+    Smallest failing code: `functx.numpy.add(numpy.ones(2, "float16"), jax.numpy.ones(2, "float8_e4m3fn"))`.
+    Cure: convert one of them with `x.astype(dtype)`.
     """
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.argument_errors import with_explained_errors
 from functx.core.errors import ArgumentError, RuleError
 from functx.core.masks import (
     indices_where,
@@ -88,6 +89,7 @@ class CustomJVPFunction(CustomFunction):
     kind = "custom_jvp"
     jvp: Function | None = None
 
+    @with_explained_errors
     def defjvp(self, jvp: Function, symbolic_zeros: bool = False) -> Function:
         """Set the rule, and return it.
 
@@ -101,6 +103,7 @@ class CustomJVPFunction(CustomFunction):
         self.jvp, self.symbolic_zeros = jvp, symbolic_zeros
         return jvp
 
+    @with_explained_errors
     def defjvps(self, *jvps: Function | None) -> None:
         """Set a rule for each argument; the output tangent is the sum of their results.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.argument_errors import with_explained_errors
 from functx.core.checking import check_operands
 from functx.core.errors import FunctxError
 from functx.core.masks import (
@@ -97,6 +98,7 @@ class CustomVJPFunction(CustomFunction):
     jvp_symbolic_zeros = False
     """Whether the rule for forward mode gets symbolic zeros, too."""
 
+    @with_explained_errors
     def defvjp(
         self,
         fwd: Function,
@@ -120,6 +122,7 @@ class CustomVJPFunction(CustomFunction):
         check_callable(bwd, f"{self!r}.defvjp")
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
+    @with_explained_errors
     def defjvp(self, jvp: Function) -> Function:
         """Set a rule for forward mode, in addition to that of `defvjp`, and return it.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from functx import ops
 from functx.core import tree
+from functx.core.argument_errors import with_explained_errors
 from functx.core.checking import check_operands
 from functx.core.errors import ArgumentError, MissingRuleError, TreeError, type_name
 from functx.core.masks import (
@@ -116,6 +117,7 @@ class CustomVmapFunction(CustomFunction):
     def __init__(self, fun: Function):
         super().__init__(fun)
 
+    @with_explained_errors
     def def_vmap(self, vmap_rule: Function) -> Function:
         """Set the rule, and return it.
 

@@ -24,6 +24,21 @@ from functx.core.missing_names import load_on_first_use as _load_on_first_use
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
+from functx.lax.accuracies import (
+    cbrt,
+    cos,
+    exp,
+    exp2,
+    expm1,
+    log,
+    log1p,
+    logistic,
+    rsqrt,
+    sin,
+    sqrt,
+    tan,
+    tanh,
+)
 from functx.lax.approximate_top_k import approx_max_k, approx_min_k
 from functx.lax.composites import composite
 from functx.lax.convolution import (
@@ -151,11 +166,9 @@ from functx.ops import (
     bessel_i0e,
     bessel_i1e,
     bitwise_not,
-    cbrt,
     ceil,
     clamp,
     clz,
-    cos,
     cosh,
     cumlogsumexp,
     cummax,
@@ -169,9 +182,6 @@ from functx.ops import (
     erf,
     erf_inv,
     erfc,
-    exp,
-    exp2,
-    expm1,
     fft,
     floor,
     gather,
@@ -179,9 +189,6 @@ from functx.ops import (
     iota,
     is_finite,
     lgamma,
-    log,
-    log1p,
-    logistic,
     neg,
     optimization_barrier,
     pbroadcast,
@@ -199,7 +206,6 @@ from functx.ops import (
     reciprocal,
     reduce_precision,
     round,
-    rsqrt,
     scatter,
     scatter_add,
     scatter_max,
@@ -209,15 +215,11 @@ from functx.ops import (
     select,
     select_n,
     sign,
-    sin,
     sinh,
     sort,
     sort_key_val,
-    sqrt,
     square,
     stop_gradient,
-    tan,
-    tanh,
     top_k,
     with_sharding_constraint,
 )

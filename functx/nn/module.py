@@ -174,10 +174,16 @@ class Module:
         if state is not None:
             state.write(self._serial, name, value.value if is_declared(value) else value)
         elif isinstance(value, Parameter):
-            self._hold(self._parameters, name, value_of(Parameter, value))
+            if type(self).register_parameter is not Module.register_parameter:
+                self.register_parameter(name, value)
+            else:
+                self._hold(self._parameters, name, value_of(Parameter, value))
         elif isinstance(value, Buffer):
             persistent = getattr(value, "_is_persistent", name not in self._not_persistent)
-            self._hold_buffer(name, value, persistent)
+            if type(self).register_buffer is not Module.register_buffer:
+                self.register_buffer(name, value, persistent)
+            else:
+                self._hold_buffer(name, value, persistent)
         elif isinstance(value, Module):
             self.register_module(name, value)
         elif (holder := self._holder(name)) is None:

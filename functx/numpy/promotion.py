@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from functx import ops
-from functx.core.errors import DTypeError, ShapeError
+from functx.core.errors import DTypeError, ShapeError, TypePromotionError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracer import (
@@ -162,7 +162,7 @@ def promoted_dtype(*args: ArrayOrList) -> tuple[DType, bool]:
     avals = tuple([aval_of(x) for x in args])
     promoted = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
     if promoted is None:
-        raise DTypeError(
+        raise TypePromotionError(
             "operands must have dtypes that promote to one; got " + " and ".join(map(repr, avals)),
             fix="Convert one of them with astype.",
         )
@@ -172,7 +172,7 @@ def promoted_dtype(*args: ArrayOrList) -> tuple[DType, bool]:
 
 
 def _check_dtype_promotion(avals: Avals) -> None:
-    """Raise DTypeError for operands of several dtypes in `numpy_dtype_promotion("strict")`.
+    """Raise TypePromotionError for operands of several dtypes in `numpy_dtype_promotion("strict")`.
 
     A Python number goes with an array of its kind of numbers or a wider one.
     """
@@ -182,7 +182,7 @@ def _check_dtype_promotion(avals: Avals) -> None:
     [own, *others] = [kind(dtype) for dtype in strong] or ["c"]
     weak = {kind(a.dtype) for a in avals if a.weak_type}
     if others or not weak <= {"b": set(), "f": {*"if"}, "c": {*"ifc"}}.get(own, {"i"}):
-        raise DTypeError(
+        raise TypePromotionError(
             'operands must have one dtype, since numpy_dtype_promotion is "strict"; got '
             + " and ".join(map(repr, avals)),
             fix="Convert one of them with astype.",

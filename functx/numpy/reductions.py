@@ -440,7 +440,7 @@ def var(
     ddof = resolve_ddof("var", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
         return _unmasked_variance(Variance, a, axis, dtype, ddof)
-    return _masked_variance(lambda x: x, a, axis, dtype, ddof, where, mean)
+    return _masked_variance("var", lambda x: x, a, axis, dtype, ddof, where, mean)
 
 
 @reduction()
@@ -460,7 +460,7 @@ def std(
     ddof = resolve_ddof("std", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
         return _unmasked_variance(StandardDeviation, a, axis, dtype, ddof)
-    return _masked_variance(ops.safe_sqrt, a, axis, dtype, ddof, where, mean)
+    return _masked_variance("std", ops.safe_sqrt, a, axis, dtype, ddof, where, mean)
 
 
 def resolve_ddof(name: str, ddof: ArrayLike, correction: ArrayLike | None) -> ArrayLike:
@@ -479,7 +479,8 @@ def _unmasked_variance(
     primitive: type[Variance], x: Value, axes: Shape, dtype: DTypeLike, ddof: Any
 ) -> Value:
     """The variance or standard deviation of all elements about their own mean, as one equation."""
-    _check_keeps_imaginary_parts(x, dtype)
+    name = "var" if primitive is Variance else "std"
+    _check_keeps_imaginary_parts(name, x, dtype)
     working = inexact_dtype(aval_of(x).dtype)
     result = real_dtype(working)
     if dtype is not None:
@@ -490,19 +491,20 @@ def _unmasked_variance(
     return ops.convert_element_type(primitive(axes, float(ddof))(x), result)
 
 
-def _check_keeps_imaginary_parts(x: Value, dtype: DTypeLike) -> None:
+def _check_keeps_imaginary_parts(name: str, x: Value, dtype: DTypeLike) -> None:
     if (
         is_complex(aval_of(x).dtype)
         and dtype is not None
         and not is_complex(canonical_dtype(dtype))
     ):
         raise DTypeError(
-            f"var: of complex elements dtype must be complex or None; got {dtype!r} for {aval_of(x)!r}",
-            fix="Leave dtype out: the variance of complex elements is real.",
+            f"{name}: of complex elements dtype must be complex or None; got {dtype!r} for {aval_of(x)!r}",
+            fix=f"Leave dtype out: {name} of complex elements is real.",
         )
 
 
 def _masked_variance(
+    name: str,
     finish: Callable[[Value], Value],
     x: Value,
     axes: Shape,
@@ -511,7 +513,7 @@ def _masked_variance(
     where: ArrayOrList | None,
     mean: ArrayOrList | None,
 ) -> Value:
-    _check_keeps_imaginary_parts(x, dtype)
+    _check_keeps_imaginary_parts(name, x, dtype)
     x, result = _in_mean_dtype(x, dtype)
     aval = aval_of(x)
     if mean is None:

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from functx.core.argument_errors import with_explained_errors
-from functx.core.errors import ArgumentError, DTypeError
+from functx.core.errors import ArgumentError, DTypeError, TypePromotionError
 from functx.core.tracer import aval_of, type_of
 from functx.core.types import DType, canonical_dtype, is_floating, is_integer
 from functx.core.types import kind as _kind
@@ -249,7 +249,7 @@ def result_type(*arrays_and_dtypes: ArrayOrList | DTypeLike) -> DType:
     promoted = _promote(tuple(types))
     if promoted is None:
         names = " and ".join(str(d) for d, _ in types)
-        raise DTypeError(f"result_type: dtypes must promote to one; got {names}")
+        raise TypePromotionError(f"result_type: dtypes must promote to one; got {names}")
     return promoted[0]
 
 
@@ -257,7 +257,7 @@ def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
     """The dtype to which two dtypes promote."""
     promoted = _promote(((np.dtype(a), False), (np.dtype(b), False)))
     if promoted is None:
-        raise DTypeError(f"promote_types: dtypes must promote to one; got {a} and {b}")
+        raise TypePromotionError(f"promote_types: dtypes must promote to one; got {a} and {b}")
     return promoted[0]
 
 

@@ -16,6 +16,7 @@ from functx.core.errors import (
 )
 from functx.lowering.jit import jit
 from functx.transforms.grad import grad
+from functx.transforms.make_ir import make_ir
 from tests.numpy.agreement import Agreement, agree_at_once, derivatives, label
 
 FLOATS = (
@@ -343,3 +344,17 @@ X, V = np.ones((2, 3), np.float32), np.ones(3, np.float32)
 def test_misuse_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_functions_with_an_accuracy_are_operations_that_jax_runs():
+    x = np.float32(0.5)
+    for name in "cbrt cos exp exp2 expm1 log log1p logistic rsqrt sin sqrt tan tanh".split():
+        function = getattr(lax, name)
+        assert "accuracy" in inspect.signature(function).parameters
+        plain, default = [
+            str(make_ir(lambda y, f=function, k=k: f(y, **k))(x)).split("#")[0]
+            for k in ({}, {"accuracy": jax.lax.AccuracyMode.DEFAULT})
+        ]
+        assert plain == default
+        with_mode = make_ir(lambda x, f=function: f(x, accuracy=jax.lax.AccuracyMode.HIGHEST))(x)
+        assert "jax_call" in str(with_mode)

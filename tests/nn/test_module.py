@@ -378,3 +378,25 @@ def test_containers_hold_modules():
     assert table.keys() == [*table] == ["a", "b"] and "a" in table and len(table.items()) == 2
     del table["a"]
     assert [x.bias.shape for x in table.values()] == [(2,)]
+
+
+def test_an_assignment_calls_the_registration_of_the_class():
+    class Logged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            object.__setattr__(self, "log", [])
+            self.weight = nn.Parameter(onp.ones(2))
+            self.count = nn.Buffer(onp.ones(1))
+            self.weight = nn.Parameter(onp.zeros(2))
+
+        def register_parameter(self, name, value):
+            self.log.append(name)
+            super().register_parameter(name, value)
+
+        def register_buffer(self, name, value, persistent=True):
+            self.log.append(name)
+            super().register_buffer(name, value, persistent)
+
+    module = Logged()
+    assert module.log == ["weight", "count", "weight"]
+    assert not onp.any(module.weight) and list(module.state_dict()) == ["weight", "count"]

@@ -14,6 +14,7 @@ from functx.lowering import stablehlo_emitter
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.logic import Clamp
 from functx.testing import verify
+from functx.testing.reference.elementwise import DistributionFunction
 from functx.testing.reference.interpreter import interpret_in_numpy, rounding_of
 from functx.testing.reference.linear_algebra import divided_differences
 from functx.testing.shrinking import ProgramCase, shorten_dimensions
@@ -259,3 +260,18 @@ def test_arguments_beside_the_function_are_refused():
         ArgumentError, match=r"the only argument; got 1 more\n[^`]*verify\(f\)\(\*args\)"
     ):
         verify(fnp.sin, 1.0)
+
+
+def test_masses_between_integers_have_a_definition():
+    # Those of SciPy are 0 there, those of functx and JAX are not.
+    k = np.array([-0.7, 0.3, 1.5, 4.4, 5.5])
+    wanted = {
+        "bernoulli": ((0.3,), [0, 0.542881, 0, 0, 0]),
+        "binom": ((4.0, 0.3), [0, 0.322689, 0.365954, 0.0020856, 0]),
+        "nbinom": ((3.0, 0.4), [0, 0.0820855, 0.130132, 0.116838, 0.0939456]),
+        "geom": ((0.3,), [0, 0.385081, 0.250998, 0.0892118, 0.0602684]),
+        "betabinom": ((4.0, 1.2, 0.8), [0, 0.12768, 0.16128, 0.29568, 0]),
+    }
+    for name, (shapes, masses) in wanted.items():
+        found = DistributionFunction(k, *shapes, 0.0, function=f"{name}.pmf")
+        np.testing.assert_allclose(found, masses, 1e-4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -34,9 +34,27 @@ Xlog1py = scipy.special.xlog1py
 Xlogy = scipy.special.xlogy
 
 
+# The formulas of masses, which SciPy has 0 between integers.
+_MASSES: dict[str, Callable[..., Array]] = {
+    "bernoulli": lambda k, p: np.where(k <= 1, p**k * (1 - p) ** (1 - k), 0),
+    "binom": lambda k, n, p: np.where(
+        k < n + 1, scipy.special.binom(n, k) * p**k * (1 - p) ** (n - k), 0
+    ),
+    "nbinom": lambda k, n, p: scipy.special.binom(n + k - 1, k) * p**n * (1 - p) ** k,
+    "geom": lambda k, p: p * (1 - p) ** (k - 1),
+    "betabinom": lambda k, n, a, b: scipy.stats.betabinom.pmf(np.floor(k), n, a, b),
+}
+
+
 def DistributionFunction(*args: Array, function: str) -> Array:
     name, _, method = function.partition(".")
-    return getattr(getattr(scipy.stats, name), method)(*args)
+    out = getattr(getattr(scipy.stats, name), method)(*args)
+    if name not in _MASSES or method not in ("pmf", "logpmf"):
+        return out
+    k = args[0] - args[-1]
+    mass = _MASSES[name](k, *args[1:-1])
+    is_between = (k != np.floor(k)) & (k > 0) & ~np.isnan(out)
+    return np.where(is_between, mass if method == "pmf" else np.log(mass), out)
 
 
 def LogNormalMass(a: Array, b: Array) -> Array:
