@@ -14,6 +14,7 @@ from functx import ops
 from functx.core.concretization import is_concrete_literal
 from functx.core.primitive import Primitive, ReadsPart
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import NumPyArray
@@ -138,9 +139,7 @@ class _Reroller:
         stacked = None if unmatched else self.stacked_results()
         if stacked is None or self.costs_more_slices(block, stacked):
             return None
-        equations = LoopReads(
-            [*self.slice_equations, *block.equations], self.count, self.scalars_of
-        ).moved()
+        equations = [*self.slice_equations, *block.equations]
         if rewrite.before_transforms:
             if stacked or self.sliced_results or self.needs_masks(block):
                 return []
@@ -163,7 +162,10 @@ class _Reroller:
         next_values = [carry.following for carry in self.carries]
         outputs = [block.outputs[x] if type(x) is int else x for x in [*next_values, *stacked]]
         body = Program(block.name, [v for v, _ in inputs], block.equations, outputs)  # type: ignore[arg-type]
-        loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
+        body = rewrite(body)
+        moved = LoopReads(body.equations, self.count, self.scalars_of).moved()
+        body = replace_program_fields(body, equations=moved)
+        loop = Scan(body, len(self.consts), len(self.carries), self.count)
         finals = list(map(self.final_result, self.carries))
         final_vars: dict[tuple[int, int], Var | None] = {
             each: self.results[-each[1]][each[0]] for each in finals

@@ -59,6 +59,20 @@ def best_local_alignment(np, x, y):
     return np.sum(table)
 
 
+@program(random.rand(6), random.rand(12))
+def distance_with_peeled_borders(np, x, y):
+    table = np.zeros((6, 12))
+    for i in range(6):
+        for j in range(12):
+            cost = (x[i] - y[j]) ** 2
+            if i and j:
+                cost = cost + np.minimum(table[i, j - 1], table[i - 1, j] * table[i - 1, j - 1])
+            elif i or j:
+                cost = cost + table[max(i - 1, 0), max(j - 1, 0)]
+            table[i, j] = cost
+    return np.sqrt(table[5, 11])
+
+
 @program(X)
 def triangle(np, x):
     table = np.zeros((8, 8))
