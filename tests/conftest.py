@@ -15,6 +15,8 @@ os.environ["XLA_FLAGS"] = (
     + os.environ.get("XLA_FLAGS", "")
 )
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# Threads of BLAS that wait for small matrices take processors from the tests.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import numpy as np
