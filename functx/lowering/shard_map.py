@@ -396,11 +396,7 @@ def shard_map(
         return as_decorator(shard_map, locals())
     check_callable(f, "shard_map")
     label = f"shard_map({function_name(f)})"
-    if not isinstance(mesh, (jax.sharding.Mesh, jax.sharding.AbstractMesh, type(None))):
-        raise ArgumentError(
-            f"{label}: mesh must be a jax.sharding.Mesh; got {type_name(mesh)}",
-            fix="Make one with jax.make_mesh((count,), (name,)).",
-        )
+    _check_mesh(label, mesh)
 
     def wrapper(*args: PyTree) -> PyTree:
         leaves, in_tree = tree.flatten_with_key_data((args, {}))
@@ -441,6 +437,14 @@ def shard_map(
         return tree.unflatten(traced.out_tree, outs)
 
     return wrap_transform(wrapper, f, "shard_map")
+
+
+def _check_mesh(label: str, mesh: object) -> None:
+    if not isinstance(mesh, (jax.sharding.Mesh, jax.sharding.AbstractMesh, type(None))):
+        raise ArgumentError(
+            f"{label}: mesh must be a jax.sharding.Mesh; got {type_name(mesh)}",
+            fix="Make one with jax.make_mesh((count,), (name,)).",
+        )
 
 
 def _mapped_axes(
