@@ -14,7 +14,7 @@ from functx import ops
 from functx.autograd.engine import Gradient, Walk
 from functx.autograd.nodes import (
     AccumulateGrad,
-    GradientEdge,
+    Edge,
     Node,
     OperationNode,
     OperationSplit,
@@ -158,7 +158,7 @@ class CompiledCallNode(Node):
     saved: list[Any] | None
     operands: list[Any] | None
 
-    def __init__(self, pullback: CallPullback, edges: Sequence[GradientEdge | None]):
+    def __init__(self, pullback: CallPullback, edges: Sequence[Edge | None]):
         super().__init__(pullback.label, edges, pullback.program.out_avals)
         self.pullback = pullback
         self.saved = self.operands = None
@@ -232,7 +232,7 @@ class CompiledCallNode(Node):
     ) -> dict[int, Any]:
         """The masks of the gradients by input, as far as they are known; leaves need none."""
         pullback = self.pullback
-        if all([e is None or isinstance(e.node, AccumulateGrad) for e in self.edges]):
+        if all([e is None or isinstance(e[0], AccumulateGrad) for e in self.edges]):
             return {}
         found = pullback.mask_operation(has_masks)
         if found is None:

@@ -18,7 +18,7 @@ from functx.aot.call_node import CallPullback, CompiledCallNode
 from functx.aot.compilers import CompiledProgram, is_input
 from functx.aot.meta import BaseKind, InputInfo, Meta, OutputInfo, OutputKind
 from functx.autograd.modes import current_modes, grad_mode
-from functx.autograd.nodes import GradientEdge, SavedValue, make_saved_value, operand_watch
+from functx.autograd.nodes import SavedValue, make_saved_value, operand_watch
 from functx.autograd.recorded import Recorded, constant
 from functx.autograd.saved import pack_saved
 from functx.autograd.variable import Variable, make_variable
@@ -163,7 +163,7 @@ class CompiledCall:
         ]
         if node is not None:
             for n, i in enumerate(self.differentiated):
-                results[i]._edge = GradientEdge(node, n)
+                results[i]._edge = node, n
             node.operands = saved_inputs
             node.saved = self.saved_values(outs, saved_inputs, results)
         count = len(self.meta.mutated)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from functx import ops
 from functx.autograd.engine import Walk, array_of_gradient, running_walk, visiting_order
 from functx.autograd.modes import grad_mode
-from functx.autograd.nodes import GradientEdge, Pullback
+from functx.autograd.nodes import Edge, GradientEdge, Pullback
 from functx.autograd.planned_walks import run_walk
 from functx.autograd.variable import Variable, as_variable
 from functx.core.argument_errors import with_explained_errors
@@ -318,7 +318,7 @@ def walk_backward(
     return [None if g is None else walk.variable_of(g) for g in gradients]
 
 
-def edge_of_input(label: str, i: int, x: object) -> GradientEdge:
+def edge_of_input(label: str, i: int, x: object) -> Edge:
     """The edge of input number `i`; NoHistoryError if it does not require a gradient."""
     if isinstance(x, GradientEdge):
         return x
@@ -475,8 +475,8 @@ def depends_on(x: Tracer, sources: Sequence[Tracer]) -> bool:
     if any([x is y for y in sources]):
         return True
     if isinstance(x, Variable):
-        nodes = {y.edge.node for y in sources if isinstance(y, Variable) and y.edge is not None}
-        return x.edge is not None and not nodes.isdisjoint(visiting_order([x.edge.node])[1])
+        nodes = {y.edge[0] for y in sources if isinstance(y, Variable) and y.edge is not None}
+        return x.edge is not None and not nodes.isdisjoint(visiting_order([x.edge[0]])[1])
     builder, atom = functionalized_atom(x.builder, x.atom)
     atoms: set[Atom] = {v for v, y in builder.captures.values() if any([y is s for s in sources])}
     atoms |= {

@@ -14,7 +14,7 @@ from functx.autograd.backward import backward
 from functx.autograd.engine import Gradient, Walk, is_checkpoint_valid, running_walk
 from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
 from functx.autograd.nodes import (
-    GradientEdge,
+    Edge,
     Node,
     SavedValue,
     freed_error,
@@ -102,11 +102,11 @@ class Arguments:
         return pack_saved(SavedValue(x.read(), x.edge, counter, counter.version, None, x._dual))
 
     @property
-    def edges(self) -> list[GradientEdge | None]:
+    def edges(self) -> list[Edge | None]:
         """The edges of the arguments."""
         return [getattr(x, "edge", None) for x in self.leaves]
 
-    def load(self, make: Callable[[Recorded, GradientEdge | None], Variable]) -> PyTree:
+    def load(self, make: Callable[[Recorded, Edge | None], Variable]) -> PyTree:
         """The arguments, whose Variables come from `make`."""
         variables = [x for x in self.leaves if isinstance(x, (SavedValue, PackedValue))]
         values = [x.recorded if type(x) is SavedValue else x.load("checkpoint") for x in variables]
@@ -236,7 +236,7 @@ class FirstUse(NamedTuple):
     """
 
     variable: ref[Variable]
-    value: tuple[Recorded, GradientEdge | None, Dual | None] | None
+    value: tuple[Recorded, Edge | None, Dual | None] | None
     version: int
     writes: int
     is_written: bool = True
@@ -429,7 +429,7 @@ class ReentrantNode(Node):
         differentiable = (
             any(self.edges) and current_modes().records_gradients and is_inexact(x.dtype)
         )
-        return make_variable(x.read(), GradientEdge(self, i) if differentiable else None)
+        return make_variable(x.read(), (self, i) if differentiable else None)
 
     def pull_back(self, walk: Walk, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the arguments, by a nested walk."""
@@ -464,7 +464,7 @@ class ReentrantNode(Node):
         return [None if edge is None else next(of_leaves) for edge in self.edges]
 
 
-def leaf_of(x: Recorded, edge: GradientEdge | None, leaves: list[Variable]) -> Variable:
+def leaf_of(x: Recorded, edge: Edge | None, leaves: list[Variable]) -> Variable:
     """An argument of the recomputation; if it has a gradient, a leaf, which `leaves` collects."""
     argument = make_variable(x, None)
     if edge is not None:

@@ -20,7 +20,7 @@ from functx.autograd.modes import current_modes, set_modes
 from functx.autograd.nodes import (
     AccumulateGrad,
     CotangentsUsed,
-    GradientEdge,
+    Edge,
     Node,
     OperationNode,
     OperationSplit,
@@ -92,19 +92,19 @@ class Walk:
         self,
         create_graph: bool,
         retain_graph: bool,
-        wanted: Sequence[GradientEdge] | None = None,
+        wanted: Sequence[Edge] | None = None,
         accumulate: bool = True,
     ):
         self.create_graph, self.retain_graph = create_graph, retain_graph
         self.accumulate = accumulate
         self.wanted = wanted
-        self.wanted_gradients: dict[GradientEdge, Gradient | None] = dict.fromkeys(wanted or ())
+        self.wanted_gradients: dict[Edge, Gradient | None] = dict.fromkeys(wanted or ())
         self.pending: dict[Node, list[Gradient | None]] = {}
         self.nodes: set[Node] = set()
         self.order: list[Node] = []
         self.wanted_outputs: dict[Node, list[int]] = {}
-        for edge in self.wanted_gradients:
-            self.wanted_outputs.setdefault(edge.node, []).append(edge.output_nr)
+        for node, index in self.wanted_gradients:
+            self.wanted_outputs.setdefault(node, []).append(index)
         self.callbacks: list[Callable[[], object]] = []
         self.roots: list[Node] = []
         outer = running_walk.get()
@@ -116,16 +116,16 @@ class Walk:
         self.has_recorded_values = not self.is_differentiated and current_builder.get() is None
         self.first_node = current_recording().first_node
 
-    def run(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+    def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         """Walks from roots with their gradients."""
         if self.depth and self.depth % _DEPTH_OF_A_THREAD == 0:
             run_in_thread(lambda: self.run_here(roots))
         else:
             self.run_here(roots)
 
-    def run_here(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+    def run_here(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         """As `run`, in this thread."""
-        self.roots = [edge.node for edge, _ in roots]
+        self.roots = [node for (node, _), _ in roots]
         if step_traces.count and (trace := step_traces.of_thread()) is not None:
             trace.has_walk = True
             trace.has_backward |= self.accumulate
@@ -150,7 +150,7 @@ class Walk:
             self.nodes = nodes_leading_to(set(self.wanted_outputs), self.nodes)
             self.order = [node for node in self.order if node in self.nodes]
 
-    def visit_from(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+    def visit_from(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         """Visits all nodes that roots with their gradients lead to."""
         for edge, value in roots:
             self.send(edge, None if value is None else Gradient(value))
@@ -168,8 +168,8 @@ class Walk:
         while self.callbacks:
             self.callbacks.pop(0)()
 
-    def send(self, edge: GradientEdge, gradient: Gradient | None) -> None:
-        """Adds to the gradient of output `edge.output_nr` of a node, which will be visited.
+    def send(self, edge: Edge, gradient: Gradient | None) -> None:
+        """Adds to the gradient of the output of a node, which will be visited.
 
         None, which the rule of a Function may return, adds nothing.
         """
@@ -198,8 +198,7 @@ class Walk:
     def apply(self, operation: Operation, args: Sequence[Any]) -> Sequence[Any]:
         """The outputs of an operation on values of the walk."""
         if self.has_recorded_values:
-            new = current_recording().call(operation, args)
-            return new if operation.outputs is None else operation.outputs_of(args, new)
+            return operation.outputs_of(args, current_recording().call(operation, args))
         return apply(None, operation.program, [*args, *operation.captured])
 
     def filled(self, aval: ShapedArray, value: float) -> Any:
@@ -228,7 +227,7 @@ class Walk:
         hooks = node.hooks
         if self.wanted_outputs:
             for index in self.wanted_outputs.get(node, ()):
-                self.wanted_gradients[GradientEdge(node, index)] = gradients[index]
+                self.wanted_gradients[node, index] = gradients[index]
         if self.wanted is not None and not self.continues(node):
             return
         if hooks is not None and hooks.pre:
@@ -267,7 +266,7 @@ class Walk:
         """Whether a walk for wanted edges goes through a node."""
         if isinstance(node, AccumulateGrad):
             return self.accumulate and node in self.wanted_outputs
-        return any([e is not None and e.node in self.nodes for e in node.edges])
+        return any([e is not None and e[0] in self.nodes for e in node.edges])
 
     def accumulate_grad(self, node: AccumulateGrad, gradient: Gradient) -> None:
         x = node.variable
@@ -315,7 +314,7 @@ class Walk:
             raise freed_error(node.label)
         if self.create_graph:
             whole = join_power_with_root(node)
-            if whole is not None and node.edges[0].node not in self.wanted_outputs:  # type: ignore[union-attr]
+            if whole is not None and node.edges[0][0] not in self.wanted_outputs:  # type: ignore[index]
                 self.pull_back_joined(node, whole, gradients)
                 return [None] * len(node.edges)
         if split.refusal is not None:
@@ -403,7 +402,7 @@ class Walk:
         recorded = saved.load(node.label)
         if self.has_recorded_values:
             return recorded
-        edge = saved.edge if saved.output is None else GradientEdge(node, saved.output)
+        edge = saved.edge if saved.output is None else (node, saved.output)
         x = make_variable(recorded, edge if self.create_graph else None)
         x._dual = saved.dual
         return x
@@ -484,7 +483,7 @@ class Walk:
         results: list[Gradient | None],
         gradients: list[Gradient | None],
     ) -> list[Gradient | None]:
-        avals = [None if e is None else e.node.out_avals[e.output_nr] for e in node.edges]
+        avals = [None if e is None else e[0].out_avals[e[1]] for e in node.edges]
         outputs = self.variables_of(gradients)
         for hook in hooks.post.each():
             given = self.variables_of(results)
@@ -544,8 +543,8 @@ def record(primitive: Primitive, args: Sequence[Any]) -> Recorded:
 
 running_walk: ContextVar[Walk | None] = ContextVar("running_walk", default=None)
 """The walk that runs in this context."""
-walk_compiler: ContextVar[Callable[[Walk, Sequence[tuple[GradientEdge, Any]]], None] | None] = (
-    ContextVar("walk_compiler", default=None)
+walk_compiler: ContextVar[Callable[[Walk, Sequence[tuple[Edge, Any]]], None] | None] = ContextVar(
+    "walk_compiler", default=None
 )
 """The function that runs walks in this context from their roots."""
 
@@ -680,7 +679,7 @@ def nodes_leading_to(targets: set[Node], reached: set[Node]) -> set[Node]:
     """The nodes, among those that a walk reaches, from which it reaches one of `targets`."""
     needed = targets & reached
     for node in sorted(reached, key=lambda node: node.number):
-        if any([e is not None and e.node in needed for e in node.edges]):
+        if any([e is not None and e[0] in needed for e in node.edges]):
             needed.add(node)
     return needed
 

@@ -20,7 +20,7 @@ def join_power_with_root(node: OperationNode) -> OperationNode | None:
     edge = node.edges[0]
     if edge is None or has_hooks(node) or any([e != edge for e in node.edges]):
         return None
-    root = edge.node
+    root = edge[0]
     if (
         not isinstance(root, OperationNode)
         or has_hooks(root)

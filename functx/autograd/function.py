@@ -13,7 +13,7 @@ from functx.autograd.function_context import FunctionContext, state_of
 from functx.autograd.function_methods import FunctionMethods, defines, memoize, once_error
 from functx.autograd.function_rules import apply_traced, mark_differentiated_once
 from functx.autograd.modes import current_modes, grad_mode, no_grad
-from functx.autograd.nodes import GradientEdge, Node
+from functx.autograd.nodes import Node
 from functx.autograd.variable import Variable, as_variable, make_variable
 from functx.core import tree
 from functx.core.errors import AutogradError, FunctionError, KeywordOnlyArrayError
@@ -202,6 +202,6 @@ def with_once_node(
     edges += [g.edge for g in gradients if isinstance(g, Variable)]
     arrays = [as_variable(x) for x in values if is_array(x)]
     node = OnceNode(state.name, edges, [x.aval_ for x in arrays])
-    outs = [make_variable(x.read(), GradientEdge(node, i)) for i, x in enumerate(arrays)]
+    outs = [make_variable(x.read(), (node, i)) for i, x in enumerate(arrays)]
     remaining = iter(outs)
     return [next(remaining) if is_array(x) else x for x in values]

@@ -29,7 +29,7 @@ from functx.autograd.function_methods import (
     output_tangents,
 )
 from functx.autograd.modes import current_modes, grad_mode
-from functx.autograd.nodes import GradientEdge, Node, freed_error
+from functx.autograd.nodes import Edge, Node, freed_error
 from functx.autograd.variable import (
     Dual,
     Variable,
@@ -95,7 +95,7 @@ class FunctionNode(Node):
         self,
         function: type[FunctionMethods],
         context: FunctionContext,
-        edges: Sequence[GradientEdge | None],
+        edges: Sequence[Edge | None],
         in_avals: Sequence[ShapedArray | None],
         outputs: Sequence[Any],
         originals: list[tuple[ref[Variable], int]],
@@ -212,7 +212,7 @@ class FunctionNode(Node):
         for reference, i in self.originals:
             if (x := reference()) is not None:
                 before.append((x, x.edge, x._dual))
-                x._edge = GradientEdge(self, i)
+                x._edge = self, i
                 if self.results and (result := self.results[i]()) is not None:
                     x._dual = result._dual
         try:
@@ -301,7 +301,7 @@ def results_of_call(
     for i, x in enumerate(arrays):
         is_dirty = is_among(x, state.dirty)
         if id(x) not in by_id or (not is_dirty and is_among(x, inputs)):
-            edge = GradientEdge(node, i) if node is not None and node.differentiable[i] else None
+            edge = (node, i) if node is not None and node.differentiable[i] else None
             if is_dirty:
                 by_id[id(x)] = written_input(x, edge, versions[id(x)]), i
             else:
@@ -322,7 +322,7 @@ def is_made_by_call(x: object, writes: dict[int, int]) -> bool:
     return x.version_counter.writes != writes[id(x)] if id(x) in writes else not x.requires_grad
 
 
-def new_output(function: str, x: Any, edge: GradientEdge | None, inputs: Sequence[Any]) -> Variable:
+def new_output(function: str, x: Any, edge: Edge | None, inputs: Sequence[Any]) -> Variable:
     """A Variable of an output; a view if the output is an input, or shares memory with one."""
     if not isinstance(x, Variable):
         out = Variable(x)
@@ -347,7 +347,7 @@ def base_among(x: Variable, inputs: Sequence[Any]) -> Variable | None:
     return None
 
 
-def written_input(x: object, edge: GradientEdge | None, version: int) -> Any:
+def written_input(x: object, edge: Edge | None, version: int) -> Any:
     """An input that `forward` wrote to, with the history of the call.
 
     `version` is its version before the call.

@@ -8,7 +8,7 @@ from weakref import ref
 
 import numpy as np
 
-from functx.autograd.nodes import GradientEdge, Node, SavedValue, freed_error
+from functx.autograd.nodes import Edge, Node, SavedValue, freed_error
 from functx.autograd.saved import PackedValue, load_variable, pack_saved
 from functx.autograd.variable import Variable, as_variable
 from functx.core import tree
@@ -146,7 +146,7 @@ def keeps_computed_values(context: FunctionContext, known: Sequence[Any]) -> boo
 
 def saved_values(
     arrays: Sequence[Any],
-    edges: dict[int, GradientEdge | None],
+    edges: dict[int, Edge | None],
     results: dict[int, tuple[Any, int]],
 ) -> list[Any]:
     """The objects that a call saves, with a SavedValue for each array.

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary, ref
 
 from functx.autograd.engine import Walk, running_walk
 from functx.autograd.hooks import RemovableHandle, joined
-from functx.autograd.nodes import GradientEdge, Node
+from functx.autograd.nodes import Edge, GradientEdge, Node
 from functx.autograd.variable import Variable
 from functx.core.errors import ArgumentError, HookModeError, HookTargetError, type_name
 from functx.core.tracer import Tracer
@@ -22,7 +22,7 @@ def get_gradient_edge(x: Variable) -> GradientEdge:
 
     Raises HookTargetError for a value without a gradient.
     """
-    return edge_of(x, "get_gradient_edge")
+    return GradientEdge(*edge_of(x, "get_gradient_edge"))
 
 
 def register_multi_grad_hook(
@@ -50,7 +50,7 @@ def register_multi_grad_hook(
     return joined([x.register_hook(hook.of_value(i)) for i, x in enumerate(tensors)])
 
 
-def edge_of(x: object, function: str) -> GradientEdge:
+def edge_of(x: object, function: str) -> Edge:
     """The edge of a Variable; HookTargetError if it has none."""
     if not isinstance(x, Variable):
         error = HookTargetError(
@@ -98,8 +98,8 @@ class MultiGradHook:
     def indices_in(self, walk: Walk) -> set[int]:
         """The indices of the values whose nodes the walk visits."""
         values = [reference() for reference in self.values]
-        edges = [x.edge if isinstance(x, Variable) else x and GradientEdge(x, 0) for x in values]
-        return {i for i, e in enumerate(edges) if e and e.node in walk.nodes}
+        edges = [x.edge if isinstance(x, Variable) else x and (x, 0) for x in values]
+        return {i for i, e in enumerate(edges) if e and e[0] in walk.nodes}
 
     def call(self, pending: PendingGradients, gradient: Variable | None = None) -> None:
         if not pending.called:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 if TYPE_CHECKING:
-    from functx.autograd.nodes import GradientEdge
+    from functx.autograd.nodes import Edge
     from functx.autograd.variable import Variable
 
 _ids = count()
@@ -100,18 +100,20 @@ def hook_name(hook: Callable[..., Any]) -> str:
     return name if isinstance(name, str) else type(hook).__name__
 
 
-def retain(x: Variable, edge: GradientEdge) -> None:
+def retain(x: Variable, edge: Edge) -> None:
     """Lets walks add the gradient of output `edge` to `x.grad`."""
-    edge.node.add_hooks().retained[edge.output_nr] = ref(x)
+    node, output = edge
+    node.add_hooks().retained[output] = ref(x)
     registrations.last = next(_ids)
 
 
-def move_retained(x: Variable, before: GradientEdge | None, after: GradientEdge | None) -> None:
+def move_retained(x: Variable, before: Edge | None, after: Edge | None) -> None:
     """Lets walks add to `x.grad` the gradient of its value after a write, not of that before."""
     if before is not None:
-        table = before.node.add_hooks().retained
-        reference = table.get(before.output_nr)
+        node, output = before
+        table = node.add_hooks().retained
+        reference = table.get(output)
         if reference is not None and reference() is x:
-            del table[before.output_nr]
+            del table[output]
     if after is not None:
         retain(x, after)

@@ -20,6 +20,7 @@ from functx.autograd.hooks import dead_reference
 from functx.autograd.modes import current_modes
 from functx.autograd.nodes import operand_watch, saving_hooks
 from functx.autograd.recorded import (
+    NOT_CAPTURED,
     Failure,
     Recorded,
     callback_write_error,
@@ -441,7 +442,7 @@ class JittedStep:
                 for k, number in self.donated
                 if counts[k] == COUNT_OF_OWNED
                 and owners[k].is_private
-                and ((by := owners[k].captured_by) is None or by.has_run)
+                and ((by := owners[k].captured[0]) is None or by.has_run)
             ]
         if len(reused) < len(self.donated):
             for k, _ in {*self.donated}.difference(reused):
@@ -515,7 +516,7 @@ def unread_view(aval: ShapedArray, view: ViewOf, strides: tuple[int, ...] | None
 
 def give_value(x: Recorded, result: Recorded) -> None:
     """Gives a traced value that the function stored the value that it stands for."""
-    x.value, x.is_private, x.captured_by = result.compute(), False, None
+    x.value, x.is_private, x.captured = result.compute(), False, NOT_CAPTURED
     x.recording = None
 
 
@@ -530,7 +531,7 @@ def on_device(x: Recorded) -> Any:
 def private(aval: ShapedArray, value: object) -> Recorded:
     """A value that nobody else refers to."""
     recorded = Recorded(aval, None, 0)
-    recorded.value, recorded.is_private, recorded.captured_by = value, True, None
+    recorded.value, recorded.is_private, recorded.captured = value, True, NOT_CAPTURED
     return recorded
 
 

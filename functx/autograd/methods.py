@@ -15,12 +15,18 @@ import numpy as np
 
 from functx import ops
 from functx.autograd.modes import current_modes
-from functx.autograd.nodes import GradientEdge, OperationSplit, operand_watch, split_program
-from functx.autograd.operations import operands_of, record_outputs, record_split
+from functx.autograd.nodes import Edge, OperationSplit, operand_watch, split_program
+from functx.autograd.operations import (
+    operands_of,
+    outputs_of,
+    record_outputs,
+    record_primitive,
+)
+from functx.autograd.recording import current_recording
 from functx.autograd.variable import Variable, open_level
 from functx.autograd.views import chain
 from functx.core.caches import Cache
-from functx.core.config import contextual_key
+from functx.core.config import NO_TRACE_OPTIONS, trace_options
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
@@ -45,26 +51,37 @@ def record_function(
     options: dict[str, Any] = NO_OPTIONS,
 ) -> Any:
     """`fun(*args, *static, **options)`, by the operations that it was for such arguments before."""
-    if context_builder() is not None or open_level.get() is not None or operand_watch.get():
+    if not records_only():
         return fun(*args, *static, **options)
-    operands, edges, key = operands_of(fun, args, True)
-    key.append(args[0]._strides)
-    key.append(x64_enabled())
+    others: tuple[Hashable, ...] = args[0]._strides, x64_enabled()
     if static or options:
         try:
-            key.append(static_key((*static, *options.items())))
+            others = *others, static_key((*static, *options.items()))
         except TypeError:
             return fun(*args, *static, **options)
-    contextual = contextual_key(tuple(key))
-    found = _methods.get(contextual)
+    recording = current_recording()
+    operands, edges, key = operands_of(recording, fun, args, True)
+    known = (*key, *others)
+    new = recording.follow(known)
+    if new is not None:
+        return outputs_of(recording.prefix.split, args, operands, edges, new)[0]
+    types = [(x.aval, edge is not None) for x, edge in zip(operands, edges, strict=True)]
+    of_types = (fun, *types, *others)
+    found = _methods.get(of_types)
+    count = user_rule_runs.count
     if found is None:
         call = partial(fun, **options)
-        count = user_rule_runs.count
         found = trace_method(fun.__name__, call, args, static, edges)
         if user_rule_runs.count == count:
-            _methods.put(contextual, found)
+            _methods.put(of_types, found)
     if type(found) is OperationSplit:
-        return record_split(found, args, operands, edges)[0]
+        if user_rule_runs.count == count:
+            recording.keep_call(known, found, key[1::2])
+            new = recording.follow(known)
+        if new is None:
+            new = recording.call(found.values, operands, key[1::2])
+        return outputs_of(found, args, operands, edges, new)[0]
+    recording.keep_captured()
     return replay(found, args) if type(found) is Program else fun(*args, *static, **options)
 
 
@@ -90,7 +107,7 @@ def trace_method(
     fun: Callable[..., Any],
     args: Sequence[Variable],
     static: tuple[Any, ...],
-    edges: Sequence[GradientEdge | None],
+    edges: Sequence[Edge | None],
 ) -> OperationSplit | Program | bool:
     """The operation that `fun` records, or the program of several; False if the types do not tell.
 
@@ -148,7 +165,7 @@ def _define_operator(
         if kind is Variable:
             return record_function(fun, (self, other))
         if primitive is not None and (kind is float or kind is int) and takes_number(self):
-            return record_outputs(primitive, (self, number_operand(other, self.dtype)))[0]
+            return record_primitive(primitive, (self, number_operand(other, self.dtype)))[0]
         return general(self, other)
 
     setattr(Variable, f"__{name}__", method)
@@ -158,16 +175,26 @@ def _define_operator(
 
     def reflection(self: Variable, other: Any) -> Variable:
         if (type(other) is float or type(other) is int) and takes_number(self):
-            return record_outputs(primitive, (number_operand(other, self.dtype), self))[0]
+            return record_primitive(primitive, (number_operand(other, self.dtype), self))[0]
         return reflected(self, other)
 
     setattr(Variable, f"__r{name}__", reflection)
 
 
 def takes_number(x: Variable) -> bool:
-    """Whether a Python number takes the dtype of `x`, which is recorded."""
+    """Whether a Python number takes the dtype of `x`, and the operation is only recorded."""
     aval = x._recorded.aval
-    return aval.dtype.kind == "f" and not aval.weak_type and context_builder() is None
+    return aval.dtype.kind == "f" and not aval.weak_type and records_only()
+
+
+def records_only() -> bool:
+    """Whether operations on Variables are recorded, and nothing else is done with them."""
+    return (
+        context_builder() is None
+        and open_level.get() is None
+        and operand_watch.get() is None
+        and trace_options.get() is NO_TRACE_OPTIONS
+    )
 
 
 def number_operand(number: float, dtype: DType) -> Literal:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ref
 
 from functx import ops
@@ -16,7 +16,7 @@ from functx.autograd.hooks import NodeHooks, RemovableHandle, register
 from functx.autograd.recorded import Recorded
 from functx.autograd.recorded_operations import Operation, operation_of, program_of_operation
 from functx.core.caches import Cache
-from functx.core.config import contextual_key
+from functx.core.config import option_key
 from functx.core.errors import (
     AutogradError,
     FreedValueError,
@@ -52,6 +52,10 @@ class GradientEdge(NamedTuple):
     output_nr: int
 
 
+Edge: TypeAlias = "tuple[Node, int]"
+"""A node and the number of its output, as GradientEdge, which is made for users alone."""
+
+
 class Node:
     """An operation that the derivative goes through.
 
@@ -64,9 +68,7 @@ class Node:
     origin: Origin | None = None
     _metadata: dict[Any, Any] | None = None
 
-    def __init__(
-        self, label: str, edges: Sequence[GradientEdge | None], out_avals: Sequence[ShapedArray]
-    ):
+    def __init__(self, label: str, edges: Sequence[Edge | None], out_avals: Sequence[ShapedArray]):
         self.label = label
         self.edges = edges
         self.out_avals = out_avals
@@ -118,7 +120,7 @@ class Node:
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """The node and the number of its output for each operand; `(None, 0)` without a gradient."""
-        return tuple([(None, 0) if e is None else (e.node, e.output_nr) for e in self.edges])
+        return tuple([(None, 0) if e is None else e for e in self.edges])
 
     def __repr__(self) -> str:
         return f"<{self.label} node {self.number}>"
@@ -130,8 +132,7 @@ class AccumulateGrad(Node):
     label, edges = "AccumulateGrad", ()
 
     def __init__(self, variable: Variable):
-        self.number = next(_numbers)
-        self.variable = variable
+        self.number, self.variable = next(_numbers), variable
         if variable._hooks is not None:
             self.hooks = variable._hooks
 
@@ -171,7 +172,7 @@ class SavedValue(NamedTuple):
     """
 
     recorded: Recorded
-    edge: GradientEdge | None
+    edge: Edge | None
     storage: VersionCounter
     version: int
     output: int | None = None
@@ -190,8 +191,6 @@ class SavedValue(NamedTuple):
         return self.recorded
 
 
-make_edge = partial(tuple.__new__, GradientEdge)
-"""`GradientEdge(*fields)` in half the time."""
 make_saved_value = partial(tuple.__new__, SavedValue)
 """`SavedValue(*fields)` in half the time."""
 
@@ -213,9 +212,7 @@ class OperationNode(Node):
     operands: Sequence[Any] | None = None
     saved: list[Any] | None
 
-    def __init__(
-        self, split: OperationSplit, edges: Sequence[GradientEdge | None], saved: list[Any]
-    ):
+    def __init__(self, split: OperationSplit, edges: Sequence[Edge | None], saved: list[Any]):
         # As the base class, without a call.
         self.label, self.edges, self.out_avals = split.name, edges, split.out_avals
         self.number = next(_numbers)
@@ -376,17 +373,21 @@ def refusal_in(program: Program) -> Exception | None:
     return None
 
 
-def split_operation(key: tuple[Any, ...]) -> OperationSplit:
-    """The split of an operation: `key` is the primitive, then the type of each operand and whether it is active."""
-    contextual = contextual_key(key)
-    found: OperationSplit | None = _splits.get(contextual)
+def split_operation(key: tuple[Any, ...]) -> tuple[OperationSplit, bool]:
+    """The split of an operation, and whether it lasts; it does not if rules of users ran.
+
+    `key` is the primitive, then the type of each operand and whether it is active.
+    """
+    with_options = option_key(key)
+    found: OperationSplit | None = _splits.get(with_options)
     if found is None:
         program = program_of_operation(key[0], key[1::2])
         count = user_rule_runs.count
         found = split_program(program, key[2::2])
-        if user_rule_runs.count == count:
-            _splits.put(contextual, found)
-    return found
+        if user_rule_runs.count != count:
+            return found, False
+        _splits.put(with_options, found)
+    return found, True
 
 
 class Pullback(Rewrite[Program]):
@@ -446,13 +447,13 @@ class CotangentsUsed(Rewrite[tuple[frozenset[int], ...]]):
         return tuple([used.get(a, frozenset()) for a in program.outputs])
 
 
-def is_sum_of_squares(edge: GradientEdge | None) -> bool:
+def is_sum_of_squares(edge: Edge | None) -> bool:
     """Whether the value of `edge` is a sum of squares, so that its root is a norm."""
-    if edge is None or not isinstance(edge.node, OperationNode):
+    if edge is None or not isinstance(edge[0], OperationNode):
         return False
-    variables: dict[GradientEdge, Var] = {}
+    variables: dict[Edge, Var] = {}
     equations: list[Equation] = []
-    pending, seen = [edge.node], {edge.node}
+    pending, seen = [edge[0]], {edge[0]}
     while pending and len(equations) < _LONGEST_SUM_OF_SQUARES:
         node = pending.pop()
         literals = node.saved_literals
@@ -461,16 +462,15 @@ def is_sum_of_squares(edge: GradientEdge | None) -> bool:
             for i, (e, v) in enumerate(zip(node.edges, node.split.program.inputs, strict=True))
         ]
         outputs = [
-            variables.setdefault(GradientEdge(node, i), Var(aval))
-            for i, aval in enumerate(node.out_avals)
+            variables.setdefault((node, i), Var(aval)) for i, aval in enumerate(node.out_avals)
         ]
         if len(node.split.program.equations) == 1:
             (eqn,) = node.split.program.equations
             equations.append(eqn.replace(inputs=inputs, outputs=outputs))
-        for e in node.edges:
-            if e is not None and isinstance(e.node, OperationNode) and e.node not in seen:
-                seen.add(e.node)
-                pending.append(e.node)
+        for operand, _ in filter(None, node.edges):
+            if isinstance(operand, OperationNode) and operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
     x = variables[edge]
     root = Equation(ops.Sqrt(), [x], [Var(x.aval)], None)
     return SumOfSquaresAnalysis(Program("squares", [], equations, [x])).is_norm(root)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 from weakref import ref
 
@@ -11,11 +11,9 @@ import numpy as np
 from functx import ops
 from functx.autograd.modes import current_modes
 from functx.autograd.nodes import (
-    GradientEdge,
+    Edge,
     OperationNode,
-    OperationSplit,
     is_sum_of_squares,
-    make_edge,
     make_saved_value,
     operand_watch,
     saving_hooks,
@@ -24,7 +22,7 @@ from functx.autograd.nodes import (
 )
 from functx.autograd.recorded import Operand, Recorded, capture_in_step, operand_of, step_traces
 from functx.autograd.recorded_operations import operation_of_primitive
-from functx.autograd.recording import current_recording
+from functx.autograd.recording import Recording, current_recording
 from functx.autograd.variable import (
     Dual,
     Variable,
@@ -33,6 +31,7 @@ from functx.autograd.variable import (
     open_level,
 )
 from functx.autograd.views import VersionCounter, ViewOf
+from functx.core.config import option_key
 from functx.core.primitive import Primitive, View
 from functx.core.program import Literal, Program
 from functx.core.program_editing import hoist_captures
@@ -65,44 +64,73 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
         avals = tuple([x.read().aval if isinstance(x, Variable) else aval_of(x) for x in args])
         outs = record_duals(operation_of_primitive(primitive, avals).program, args)
     else:
-        operands, edges, key = operands_of(primitive, args, primitive.differentiable)
-        if type(primitive) is ops.Sqrt and is_sum_of_squares(edges[0]):
-            key[0] = ops.SafeSqrt()
-        outs = record_split(split_operation(tuple(key)), args, operands, edges)
+        outs = record_primitive(primitive, args)
     if isinstance(primitive, View) and isinstance(args[0], Variable):
         share_memory(primitive, args, outs)
     return outs
 
 
+def record_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
+    """The outputs of an operation, which share no memory with its operands."""
+    recording = current_recording()
+    operands, edges, key = operands_of(recording, primitive, args, primitive.differentiable)
+    if type(primitive) is ops.Sqrt and is_sum_of_squares(edges[0]):
+        key[0] = primitive = ops.SafeSqrt()
+    known = option_key(tuple(key))
+    new = recording.follow(known)
+    if new is not None:
+        return outputs_of(recording.prefix.split, args, operands, edges, new)
+    types: list[Any] = [primitive]
+    for x, edge in zip(operands, edges, strict=True):
+        types += (x.aval, edge is not None)
+    split, is_lasting = split_operation(tuple(types))
+    if is_lasting:
+        recording.keep_call(known, split, key[1::2])
+        new = recording.follow(known)
+    if new is None:
+        new = recording.call(split.values, operands, key[1::2])
+    return outputs_of(split, args, operands, edges, new)
+
+
 def operands_of(
-    function: object, args: Sequence[Any], differentiable: bool
-) -> tuple[list[Operand], list[GradientEdge | None], list[Any]]:
-    """The operands and edges of a call, and its key: `function`, each type and whether it is active."""
+    recording: Recording, function: object, args: Sequence[Any], differentiable: bool
+) -> tuple[list[Operand], list[Edge | None], list[Any]]:
+    """The operands and edges of a call, and its key: `function`, each entry and whether it is active."""
     if step_traces.count:
         for x in args:
             if isinstance(x, Variable):
                 capture_in_step(x)
     records = differentiable and current_modes().records_gradients
     operands: list[Operand] = []
-    edges: list[GradientEdge | None] = []
+    edges: list[Edge | None] = []
     key = [function]
-    for x in args:
-        edge = None
-        if isinstance(x, Variable):
-            if x._view is not None:
-                x.read()
-            operand: Operand = x._recorded
-            if records:
-                edge = x._edge
-                if (leaf := x._leaf) is not None:
+    try:
+        for x in args:
+            edge: Edge | None = None
+            if isinstance(x, Variable):
+                if x._view is not None:
+                    x.read()
+                operand: Operand = x._recorded
+                if records:
                     # As the property `edge`, in fewer calls.
-                    edge = make_edge((leaf() or x.leaf_node(), 0))
-        else:
-            operand = x if type(x) is Literal else operand_of(x)
-        operands.append(operand)
-        edges.append(edge)
-        key.append(operand.aval)
-        key.append(edge is not None)
+                    leaf = x._leaf
+                    edge = x._edge if leaf is None else (leaf() or x.leaf_node(), 0)
+            else:
+                operand = x if type(x) is Literal else operand_of(x)
+            if type(operand) is Literal:
+                entry: Hashable = recording.entry_of_literal(operand)
+            elif operand.recording is recording:
+                entry = operand.number
+            elif operand.recording is None and (known := operand.captured)[0] is recording:
+                entry = known[1]
+            else:
+                entry = recording.entry_from_outside(operand)
+            operands.append(operand)
+            edges.append(edge)
+            key += (entry, edge is not None)
+    except BaseException:
+        recording.keep_captured()
+        raise
     return operands, edges, key
 
 
@@ -114,22 +142,26 @@ def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
     args = [*args, *captured]
     if open_level.get() is not None and has_tangent(args):
         return record_duals(program, args)
-    operands, edges, key = operands_of(program, args, True)
-    return record_split(split_program(program, tuple(key[2::2])), args, operands, edges)
+    recording = current_recording()
+    operands, edges, key = operands_of(recording, program, args, True)
+    split = split_program(program, tuple(key[2::2]))
+    new = recording.call(split.values, operands, key[1::2])
+    return outputs_of(split, args, operands, edges, new)
 
 
-def record_split(
-    split: OperationSplit,
+def outputs_of(
+    split: Any,
     args: Sequence[Any],
     operands: Sequence[Operand],
-    edges: Sequence[GradientEdge | None],
+    edges: Sequence[Edge | None],
+    new: Sequence[Recorded],
 ) -> list[Variable]:
-    """The outputs of an operation on `args`, whose values are `operands`; with a node if it is active."""
-    operation = split.values
-    values: list[Any] = current_recording().call(operation, operands)
-    if operation.outputs is not None:
-        values = operation.outputs_of(operands, values)
-    is_inference = not split.is_active and current_modes().inference
+    """The outputs of an operation, which was recorded with `new` values; with a node if it is active."""
+    operation, is_active = split.values, split.is_active
+    values: Sequence[Any] = new
+    if operation.select is not None:
+        values = operation.outputs_of(operands, new)
+    is_inference = not is_active and current_modes().inference
     outs: list[Variable] = []
     count = len(split.out_avals)
     for value in values[:count]:
@@ -139,11 +171,12 @@ def record_split(
         if is_inference:
             x._counter = VersionCounter(True)
         outs.append(x)
-    if split.is_active:
-        node = OperationNode(split, edges, values[count:])
+    if is_active:
+        node = OperationNode(split, edges, [*values[count:]])
         for n in split.differentiable:
-            outs[n]._edge = make_edge((node, n))
-        save_residuals(node, args, operands, outs)
+            outs[n]._edge = node, n
+        if node.saved:
+            save_residuals(node, args, operands, outs)
     return outs
 
 
@@ -153,21 +186,27 @@ def save_residuals(
     """Notes the versions of the values that `node` saved, and saves the operands if it needs all."""
     split, edges, saved = node.split, node.edges, node.saved
     assert saved is not None
+    keeps_operands = split.recomputes
     for k, i in split.saved_operands:
         x = args[i]
         if isinstance(x, Variable):
-            counter = x._counter or x.version_counter
+            counter, dual = x._counter or x.version_counter, x._dual
             if counter.is_inference:
                 x._check_not_inference(split.name, "be saved for a derivative")
+            if dual is not None:
+                keeps_operands = True
             saved[k] = make_saved_value(
-                (saved[k], edges[i], counter, counter.version, None, x._dual, ref(x))
+                (saved[k], edges[i], counter, counter.version, None, dual, ref(x))
             )
-    for k, i in split.saved_outputs:
-        counter = outs[i].version_counter if split.checks_outputs else _no_writes
-        saved[k] = make_saved_value((saved[k], None, counter, 0, i, None, None))
-    keeps_operands = split.recomputes
-    for x in args:
-        if isinstance(x, Variable) and x._dual is not None:
+    if split.saved_outputs:
+        for k, i in split.saved_outputs:
+            # No other thread has the new value.
+            new = outs[i]._counter or VersionCounter(False) if split.checks_outputs else _no_writes
+            if split.checks_outputs:
+                outs[i]._counter = new
+            saved[k] = make_saved_value((saved[k], None, new, 0, i, None, None))
+        # The tangents of outputs are computed again.
+        if any([isinstance(x, Variable) and x._dual is not None for x in args]):
             keeps_operands = True
     if keeps_operands:
         node.operands = [*operands]

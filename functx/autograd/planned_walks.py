@@ -9,7 +9,7 @@ from typing import Any
 
 from functx import ops
 from functx.autograd.engine import Gradient, Walk, visiting_order, walk_compiler
-from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OperationNode
+from functx.autograd.nodes import AccumulateGrad, Edge, Node, OperationNode
 from functx.autograd.recorded import Operand, Recorded, step_traces
 from functx.autograd.recorded_operations import Operation, operation_of_primitive
 from functx.autograd.recording import PlannedCalls, Recording, current_recording
@@ -41,9 +41,9 @@ class PlanningWalk(Walk):
         self.planned: dict[int, NodeOfPlan] = {}
         self.leaves: list[PlannedLeaf] = []
 
-    def plan(self, edge: GradientEdge, gradient: Operand) -> WalkPlan:
+    def plan(self, edge: Edge, gradient: Operand) -> WalkPlan:
         """The plan of the walk from a root; NotPlannedError if there is none."""
-        if any([node.hooks is not None for node in self.order]) or self.order[0] is not edge.node:
+        if any([node.hooks is not None for node in self.order]) or self.order[0] is not edge[0]:
             raise NotPlannedError
         self.send(edge, Gradient(PlannedValue(-1, gradient.aval)))
         self.visit_pending()
@@ -94,7 +94,7 @@ class PlanningWalk(Walk):
         first = len(self.new)
         self.new += operation.new_avals
         new: list[Any] = [PlannedValue(first + i, a) for i, a in enumerate(operation.new_avals)]
-        return new if operation.outputs is None else operation.outputs_of(args, new)
+        return operation.outputs_of(args, new)
 
     def pull_back(self, node: Node, gradients: list[Gradient | None]) -> list[Gradient | None]:
         if type(node) is not OperationNode or node.saved is None or node.split.refusal is not None:
@@ -196,10 +196,10 @@ def split_number(node: object) -> int:
     return number
 
 
-def plan_key(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> Hashable:
+def plan_key(walk: Walk, roots: Sequence[tuple[Edge, Any]]) -> Hashable:
     """The key under which a walk finds its plan; None for one that has no plan."""
-    edge, gradient = roots[0]
-    node, recording = edge.node, current_recording()
+    (node, output), gradient = roots[0]
+    recording = current_recording()
     if (
         not walk.has_recorded_values
         or walk.wanted is not None
@@ -212,7 +212,7 @@ def plan_key(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> Hashable:
     ):
         return None
     # Walks of one loop begin at the same place of their recordings.
-    return node.split.values, edge.output_nr, gradient.aval, len(recording.calls)
+    return node.split.values, output, gradient.aval, recording.prefix
 
 
 def known_walks_of(table: Cache, key: Hashable) -> KnownWalks:
@@ -223,16 +223,16 @@ def known_walks_of(table: Cache, key: Hashable) -> KnownWalks:
     return known
 
 
-def run_walk(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+def run_walk(walk: Walk, roots: Sequence[tuple[Edge, Any]]) -> None:
     """Runs a walk from its roots, by a plan if there is one."""
     if walk_compiler.get() is not None or (key := plan_key(walk, roots)) is None:
         walk.run(roots)
         return
     known, (edge, gradient) = known_walks_of(known_walks, key), roots[0]
     if known.awaits_plan:
-        order, _ = visiting_order([edge.node])
+        order, _ = visiting_order([edge[0]])
         known.make_plan(order, lambda: PlanningWalk(order).plan(edge, gradient))
-    if known.plan is None or not known.plan.follow(walk, edge.node, gradient):
+    if known.plan is None or not known.plan.follow(walk, edge[0], gradient):
         walk.run(roots)
         known.note(walk.order)
 

@@ -28,14 +28,14 @@ class Recorded:
     """An array that a recording will compute, or has computed.
 
     It is value `number` of `recording`, which is None once `value` is known. `is_private` says whether
-    nothing else refers to the array `value`, whose memory a recording may then reuse; `captured_by` is the last
-    recording that captured it. Both are set with `value`.
+    nothing else refers to the array `value`, whose memory a recording may then reuse; `captured` is the last
+    recording that captured it, and its number there. Both are set with `value`.
     """
 
     __slots__ = (
         "__weakref__",
         "aval",
-        "captured_by",
+        "captured",
         "is_private",
         "number",
         "recording",
@@ -43,7 +43,7 @@ class Recorded:
     )
     value: Any
     is_private: bool
-    captured_by: Recording | None
+    captured: tuple[Recording | None, int]
 
     def __init__(self, aval: ShapedArray, recording: Recording | Failure | None, number: int):
         self.aval = aval
@@ -63,8 +63,8 @@ class Recorded:
         """Lets others refer to the value: no recording may reuse its memory."""
         with ownership:
             self.is_private = False
-            if self.captured_by is not None:
-                self.captured_by.reusable.pop(id(self.value), None)
+            if (recording := self.captured[0]) is not None:
+                recording.reusable.pop(id(self.value), None)
 
     def look(self) -> Any:
         """As `compute`, for a caller that does not keep the value, and refers to this object meanwhile."""
@@ -74,6 +74,9 @@ class Recorded:
             if type(self.recording) is Failure:
                 self.recording.run()
         return self.value
+
+
+NOT_CAPTURED: tuple[None, int] = None, 0
 
 
 class Failure:
@@ -180,7 +183,7 @@ def constant(x: ArrayLike) -> Recorded:
     if step_traces.count and (trace := step_traces.of_thread()) is not None:
         return trace.constant(x)
     recorded = Recorded(aval_of(x), None, 0)
-    recorded.value, recorded.is_private, recorded.captured_by = x, False, None
+    recorded.value, recorded.is_private, recorded.captured = x, False, NOT_CAPTURED
     return recorded
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
-from functx.autograd.recorded import Operand, Recorded, operand_of
+from functx.autograd.recorded import Operand, operand_of
 from functx.core.caches import Cache
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var
@@ -19,9 +20,9 @@ class Operation:
     """A program that recordings call.
 
     The last operands of `program` are `captured`, arrays that the program has captured. `new_avals` are
-    the types of its new values: the outputs that are no operands, each once. `outputs` holds the
-    position of each output among the operands, the captured values and the new values; None if the
-    outputs are the new values. Operations of equal programs have the same `structure`, which stands for
+    the types of its new values: the outputs that are no operands, each once. `select` takes the
+    outputs from the operands, the captured values and the new values; None if the outputs are the
+    new values. Operations of equal programs have the same `structure`, which stands for
     them in the keys of caches.
     """
 
@@ -32,8 +33,8 @@ class Operation:
         "effects",
         "new",
         "new_avals",
-        "outputs",
         "program",
+        "select",
         "size",
         "structure",
         "wide",
@@ -53,7 +54,9 @@ class Operation:
         self.new_avals = [program.outputs[i].aval for i in self.new]
         outputs = [positions[atom] for atom in program.outputs]
         count = len(program.inputs)
-        self.outputs = None if outputs == [*range(count, count + len(outputs))] else outputs
+        self.select: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+        if outputs != [*range(count, count + len(outputs))]:
+            self.select = itemgetter(*outputs) if len(outputs) > 1 else lambda x: [x[outputs[0]]]
         self.effects = bool(program.effects)
         self.size = len(program.equations)
         self.bytes = sum(map(bytes_of, self.new_avals))
@@ -70,12 +73,13 @@ class Operation:
             _structures.put(self.program.key, self)
         return found or self
 
-    def outputs_of(self, operands: Sequence[Operand], new: list[Recorded]) -> list[Any]:
-        """The outputs if there are some besides the new values: operands, or captured."""
-        assert self.outputs is not None
-        captured = [operand_of(x) for x in self.captured] if self.captured else ()
-        values = [*operands, *captured, *new]
-        return [values[i] for i in self.outputs]
+    def outputs_of(self, operands: Sequence[Operand], new: Sequence[Any]) -> Sequence[Any]:
+        """The outputs, which may be operands and captured values, or the new values more than once."""
+        if self.select is None:
+            return new
+        if self.captured:
+            operands = [*operands, *map(operand_of, self.captured)]
+        return self.select([*operands, *new])
 
 
 def is_wide(aval: ShapedArray) -> bool:

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from threading import RLock, local
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import jax
 import numpy as np
 
-from functx.autograd.recorded import Failure, Operand, Recorded, operand_of, ownership
+from functx.autograd.prefixes import EMPTY_PREFIX, Prefix
+from functx.autograd.recorded import (
+    NOT_CAPTURED,
+    Failure,
+    Operand,
+    Recorded,
+    operand_of,
+    ownership,
+)
 from functx.autograd.recorded_operations import Operation, operation_of_primitive
 from functx.core.backend import backend
 from functx.core.caches import Cache
-from functx.core.config import contextual_key, recording_limits
+from functx.core.config import recording_limits
 from functx.core.errors import AutogradError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
 from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, x64_enabled
 from functx.ops.callbacks import HostPrimitive
-from functx.passes.costs import bytes_of
+
+if TYPE_CHECKING:
+    from functx.autograd.nodes import OperationSplit
 
 
 class PlannedCalls(NamedTuple):
     """Calls that are recorded at once.
 
-    `arrange(table)` gives them as entries of `Recording.calls`. The table has the numbers of their
+    `arrange(table)` gives the entries of their `Prefix`. The table has the numbers of their
     `new_count` new values, then the operations and literals in `constants`, then the operands from the last
     to the first. `wanted` are the positions and types of the values that are read. The other fields
     are the sums of those of the operations.
@@ -47,141 +57,168 @@ class PlannedCalls(NamedTuple):
 class Recording:
     """The operations that were recorded and not yet run.
 
-    `calls` holds each operation, then its operands: the numbers of values of this recording, where -1 is
-    the first captured value, and literals. Only values that are still referenced are
-    computed: `results` are weak references. If an operation raises, reading a result that depends on it
-    raises the same error. `reusable` holds the captured values that are private, by identity.
+    `prefix` says which calls they are, on `captured` values and `literals`. Only values that are still
+    referenced are computed: `results` are weak references. If an operation raises, reading a result
+    that depends on it raises the same error. `reusable` holds the captured values that are private, by identity, and
+    `known_constants` the numbers of the others, by identity and type.
     """
 
     first_node = 0
     """The number of the first node that a walk in this recording may pass."""
 
     def __init__(self) -> None:
-        self.calls: list[Operation | int | Literal] = []
+        self.prefix = EMPTY_PREFIX
         self.captured: list[Any] = []
         self.captured_avals: list[ShapedArray] = []
-        self.captured_numbers: dict[int, int] = {}
+        self.known_constants: dict[tuple[int, ShapedArray], int] = {}
+        self.literals: list[Literal] = []
         self.reusable: dict[int, ref[Recorded]] = {}
         self.results: list[ref[Recorded]] = []
-        self.count = self.size = self.bytes = 0
-        self.has_effects = self.wide = False
         self.is_open, self.is_running, self.has_run = True, False, False
+        self.has_effects = False
         self.effect_error: Exception | None = None
         self._lock = RLock()
 
-    def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
-        """The new values of an operation."""
-        given = operands
+    @property
+    def count(self) -> int:
+        """The number of the results."""
+        return self.prefix.count
+
+    def call(
+        self,
+        operation: Operation,
+        operands: Sequence[Operand],
+        entries: Sequence[Hashable] | None = None,
+    ) -> list[Recorded]:
+        """The new values of an operation, on operands whose `entries` may be known."""
         if operation.captured:
-            given = [*operands, *map(operand_of, operation.captured)]
-        call: list[Operation | int | Literal] = [operation.structure]
-        self.add_numbers(call, given)
-        self.calls += call
+            self.keep_captured()
+            entries = self.entries_of([*operands, *map(operand_of, operation.captured)])
+        elif entries is None:
+            entries = self.entries_of(operands)
+        new = None
+        if self.is_open:
+            new = self.advance(self.prefix.after_call(operation.structure, entries))
+        return current_recording().call(operation, operands) if new is None else new
+
+    def call_all(self, calls: PlannedCalls, operands: Sequence[Operand]) -> list[Recorded]:
+        """The wanted values of several calls, which are added at once."""
+        entries = self.entries_of(operands, counts_literals=False)
+        new = self.advance(self.prefix.after_calls(calls, entries)) if self.is_open else None
+        return current_recording().call_all(calls, operands) if new is None else new
+
+    def follow(self, key: Hashable) -> list[Recorded] | None:
+        """Makes the call that followed those made before, by its key; its new values. None if there is none."""
+        known = self.prefix.next.get(key)
+        return None if known is None or not self.is_open else self.advance(known)
+
+    def advance(self, prefix: Prefix) -> list[Recorded] | None:
+        """Adds the last call of `prefix`, which follows those made; its new values.
+
+        None if another thread has begun to run the recording, perhaps without the call.
+        """
+        self.prefix = prefix
+        results = self.results
         new = []
-        number = self.count
-        for aval in operation.new_avals:
+        for number, aval in prefix.new:
             x = Recorded(aval, self, number)
-            self.results.append(ref(x))
+            results.append(ref(x))
             new.append(x)
-            number += 1
-        self.count = number
-        self.size += operation.size
-        self.bytes += operation.bytes
-        if operation.wide:
-            self.wide = True
         if not self.is_open:
-            # Another thread has begun to run it, perhaps without this call.
-            return current_recording().call(operation, operands)
+            return None
         limits = recording_limits
-        if operation.effects or self.size >= limits.operations or self.bytes >= limits.bytes:
-            self.has_effects = self.has_effects or operation.effects
+        if prefix.has_effects or prefix.size >= limits.operations or prefix.bytes >= limits.bytes:
+            self.has_effects = prefix.has_effects
             self.run()
             for x in new:
                 x.look()
         return new
 
-    def add_numbers(
-        self, call: list[Operation | int | Literal], operands: Sequence[Operand]
-    ) -> None:
-        """Appends operands to `call`: the numbers of values, which may be captured, and literals."""
-        numbers, private = self.captured_numbers, []
+    def entries_of(
+        self, operands: Sequence[Operand], counts_literals: bool = True
+    ) -> list[Hashable]:
+        """Operands of the next call as `Prefix` takes them; values from outside are captured."""
+        entries: list[Hashable] = []
         try:
             for x in operands:
                 if type(x) is Literal:
-                    call.append(x)
-                elif x.recording is self:
-                    call.append(x.number)
+                    entries.append(self.entry_of_literal(x) if counts_literals else x)
+                elif x.recording is self:  # type: ignore[union-attr]
+                    entries.append(x.number)  # type: ignore[union-attr]
                 else:
-                    # As `look`, without a call.
-                    value = x.value if x.recording is None else x.look()
-                    number = numbers.get(id(value))
-                    if number is None:
-                        number = self.capture(value, x.aval)
-                        if x.is_private:
-                            private.append(x)
-                    call.append(number)
-        finally:
-            # Also if the value of a later operand raises: this recording holds those before it.
-            if private:
-                self.note_reusable(private)
+                    entries.append(self.entry_from_outside(x))  # type: ignore[arg-type]
+        except BaseException:
+            self.keep_captured()
+            raise
+        return entries
 
-    def call_all(self, calls: PlannedCalls, operands: Sequence[Operand]) -> list[Recorded]:
-        """The wanted values of several calls, which are added at once."""
-        numbers: list[Any] = []
-        new: list[Recorded] = []
-        self.add_numbers(numbers, operands)
-        first = self.count
-        numbers.reverse()
-        self.calls += calls.arrange(
-            [*range(first, first + calls.new_count), *calls.constants, *numbers]
-        )
-        for number, aval in calls.wanted:
-            x = Recorded(aval, self, first + number)
-            self.results.append(ref(x))
-            new.append(x)
-        self.count += calls.new_count
-        self.size += calls.size
-        self.bytes += calls.bytes
-        self.wide = self.wide or calls.wide
-        # Else another thread has begun to run it, perhaps without these calls.
-        return new if self.is_open else current_recording().call_all(calls, operands)
+    def entry_of_literal(self, x: Literal) -> tuple[ShapedArray]:
+        """A literal as an operand of the next call."""
+        self.literals.append(x)
+        return (x.aval,)
+
+    def entry_from_outside(self, x: Recorded) -> Hashable:
+        """A value of another recording, or from outside, as an operand of the next call."""
+        # As `look`, without a call.
+        value = x.value if x.recording is None else x.look()
+        recording, number = x.captured
+        if recording is self:
+            return number
+        aval, number = x.aval, -1 - len(self.captured)
+        if x.is_private:
+            self.note_reusable(x, number)
+        else:
+            # An array of the user's is made a value for each operation.
+            known = self.known_constants.setdefault((id(value), aval), number)
+            x.captured = self, known
+            if known != number:
+                return known
+        self.captured.append(value)
+        self.captured_avals.append(aval)
+        return aval
+
+    def keep_call(self, key: Hashable, split: OperationSplit, entries: Sequence[Hashable]) -> None:
+        """Lets recordings with these calls find the next one, which is that of a split, by `key`."""
+        if self.is_open and not split.values.captured:
+            longer = self.prefix.with_call(split.values.structure, entries)
+            longer.split = split
+            self.prefix.keep(key, longer)
+
+    def keep_captured(self) -> None:
+        """Keeps what was captured for a call that was not made, without its literals."""
+        del self.literals[self.prefix.literals :]
+        if self.is_open and (types := self.captured_avals[self.prefix.captured :]):
+            self.prefix = self.prefix.after_capturing(types)
 
     def has_room(self, calls: PlannedCalls) -> bool:
         """Whether it need not run after such calls."""
         return (
-            self.size + calls.size < recording_limits.operations
-            and self.bytes + calls.bytes < recording_limits.bytes
+            self.prefix.size + calls.size < recording_limits.operations
+            and self.prefix.bytes + calls.bytes < recording_limits.bytes
         )
 
-    def capture(self, value: object, aval: ShapedArray) -> int:
-        """The number of a new value from outside."""
-        self.captured.append(value)
-        self.captured_avals.append(aval)
-        self.bytes += bytes_of(aval)
-        number = self.captured_numbers[id(value)] = -len(self.captured)
-        return number
-
-    def note_reusable(self, values: Sequence[Recorded]) -> None:
-        """Notes that the memory of captured values may be reused, unless another recording is to read it."""
+    def note_reusable(self, x: Recorded, number: int) -> None:
+        """Notes that the memory of a captured value may be reused, unless another recording is to read it."""
         with ownership:
-            for x in values:
-                other = x.captured_by
-                if other is not None and not other.has_run:
-                    x.is_private = False
-                    other.reusable.pop(id(x.value), None)
-                elif x.is_private:
-                    x.captured_by = self
-                    self.reusable[id(x.value)] = ref(x)
+            other, _ = x.captured
+            if other is not None and not other.has_run:
+                x.is_private = False
+                other.reusable.pop(id(x.value), None)
+            elif x.is_private:
+                self.reusable[id(x.value)] = ref(x)
+            x.captured = self, number
 
     def record(self, primitive: Primitive, args: Sequence[Operand]) -> list[Recorded]:
         """The outputs of a primitive on operands."""
         avals = tuple([x.aval for x in args])
         return self.call(operation_of_primitive(primitive, avals), args)
 
-    def trace(self, calls: Sequence[Operation | int | Literal]) -> tuple[Builder, list[Any]]:
-        """The equations of `calls`, and the traced values by their numbers."""
+    def trace(
+        self, calls: Sequence[Operation | int | Literal], types: Sequence[ShapedArray]
+    ) -> tuple[Builder, list[Any]]:
+        """The equations of `calls` on captured values of these types, and the traced values by number."""
         builder = Builder("recording", "autograd")
-        inputs = [builder.add_input(aval) for aval in self.captured_avals]
+        inputs = [builder.add_input(aval) for aval in types]
         values: list[Any] = []
         remaining: Iterator[Any] = iter(calls)
         for operation in remaining:
@@ -226,7 +263,7 @@ class Recording:
         """Computes `held`, and frees the recording."""
         if held or self.has_effects:
             try:
-                if self.wide and not x64_enabled():
+                if self.prefix.wide and not x64_enabled():
                     # The types are known: 64-bit values stay so where the switch is off by now.
                     with jax.enable_x64(True):
                         values = self.values_of(held)
@@ -246,11 +283,11 @@ class Recording:
             if isinstance(value, Exception):
                 x.recording = Failure(value)
             else:
-                x.value, x.is_private, x.captured_by = value, True, None
+                x.value, x.is_private, x.captured = value, True, NOT_CAPTURED
                 x.recording = None
         self.has_run = True
-        self.calls, self.captured, self.captured_avals, self.results = [], [], [], []
-        self.captured_numbers, self.reusable = {}, {}
+        self.captured, self.captured_avals, self.results, self.literals = [], [], [], []
+        self.known_constants, self.reusable = {}, {}
 
     def has_donated(self) -> bool:
         """Whether captured values are gone, since their memory was given to an executable."""
@@ -268,24 +305,19 @@ class Recording:
         """The values of results, or errors: operation by operation at first, compiled when seen again."""
         numbers = tuple([x.number for x in held])
         # The thread of the recording may be adding a call, which does not count.
-        calls, types = tuple(self.calls), tuple(self.captured_avals)
-        captured = self.captured[: len(types)]
-        key = contextual_key((calls, types, numbers))
+        prefix = self.prefix
+        captured, literals = self.captured[: prefix.captured], self.literals[: prefix.literals]
+        # Neither the operations nor their order depend on settings.
+        key = prefix, numbers, *literals
         found: tuple[Program, tuple[int, ...]] | None = _programs.get(key)
         if found is None:
-            structure = hash(
-                (tuple([x.aval if type(x) is Literal else x for x in calls]), types, numbers)
-            )
-            if _seen.get(structure) is None:
-                _seen.put(structure, True)
-                return self.evaluate(calls, held)
-            builder, values = self.trace(calls)
-            program, _ = builder.finish([values[x.number] for x in held])
-            # A callback that raises would leave neither the old values nor the new ones.
-            found = program, () if calls_python(program) else self.donatable_positions(held)
+            types = tuple(self.captured_avals[: prefix.captured])
+            found = self.program_of(prefix.calls(literals), types, held)
+            if found is None:
+                return self.evaluate(prefix.calls(literals), held)
             _programs.put(key, found)
         program, donated = found
-        if not self.may_donate(donated):
+        if donated and not self.may_donate(donated):
             # One more executable, not one for each set of values that are referenced.
             donated = ()
         try:
@@ -295,7 +327,31 @@ class Recording:
                 return [error] * len(held)
             # Effects must not happen twice.
             self.effect_error = error if self.has_effects else None
-            return self.evaluate(calls, held)
+            return self.evaluate(prefix.calls(literals), held)
+
+    def program_of(
+        self,
+        calls: Sequence[Operation | int | Literal],
+        types: tuple[ShapedArray, ...],
+        held: Sequence[Recorded],
+    ) -> tuple[Program, tuple[int, ...]] | None:
+        """The program that computes results, and the positions of donated operands; None at first."""
+        numbers = tuple([x.number for x in held])
+        key = tuple(calls), types, numbers
+        found: tuple[Program, tuple[int, ...]] | None = _programs.get(key)
+        if found is None:
+            structure = hash(
+                (tuple([x.aval if type(x) is Literal else x for x in calls]), types, numbers)
+            )
+            if _seen.get(structure) is None:
+                _seen.put(structure, True)
+                return None
+            builder, values = self.trace(calls, types)
+            program, _ = builder.finish([values[x.number] for x in held])
+            # A callback that raises would leave neither the old values nor the new ones.
+            found = program, () if calls_python(program) else self.donatable_positions(held)
+            _programs.put(key, found)
+        return found
 
     def may_donate(self, positions: Sequence[int]) -> bool:
         """Whether nothing refers to the captured values at these positions."""
@@ -388,7 +444,7 @@ def _runtime_value(x: Literal) -> Any:
 
 _seen: Cache = Cache("seen recordings", 4096)
 """The hashes of the recordings that have run, without their literals."""
-_programs: Cache = Cache("recordings", 512)
+_programs: Cache = Cache("recordings", 1024)
 """The programs of recordings that have run at least twice, and the positions of donated operands."""
 
 
@@ -415,6 +471,8 @@ def continue_recording(recording: Recording | None) -> None:
 def recorded() -> Program:
     """The operations recorded in this thread that were not run yet, as a program."""
     recording = current_recording()
-    builder, values = recording.trace(recording.calls)
+    recording.keep_captured()
+    calls = recording.prefix.calls(recording.literals)
+    builder, values = recording.trace(calls, recording.captured_avals)
     outputs = [values[x.number].atom for x in recording.held()]
     return Program("recording", builder.inputs, builder.equations, outputs)

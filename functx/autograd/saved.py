@@ -12,7 +12,6 @@ import numpy as np
 
 from functx.autograd.modes import ModeContext, check_outside_transforms, grad_mode, set_var
 from functx.autograd.nodes import (
-    GradientEdge,
     Node,
     OperationNode,
     SavedValue,
@@ -113,7 +112,7 @@ def load_variable(values: list[Any], k: int, node: Node | None, label: str) -> V
     saved: SavedValue | PackedValue = values[k]
     recorded, edge = saved.load(label), saved.edge
     if saved.output is not None and node is not None:
-        edge = GradientEdge(node, saved.output)
+        edge = node, saved.output
     original = None if saved.variable is None else saved.variable()
     x = make_variable(recorded, edge)
     x._dual = saved.dual if original is None else original._dual

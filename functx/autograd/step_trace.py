@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, NoReturn
 from weakref import ref
@@ -307,7 +307,12 @@ class StepTrace(TracedRecording):
     def traced_from_outside(self, x: Recorded) -> NoReturn:
         raise AssertionError("Variables are captured when read")
 
-    def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
+    def call(
+        self,
+        operation: Operation,
+        operands: Sequence[Operand],
+        entries: Sequence[Hashable] | None = None,
+    ) -> list[Recorded]:
         self.builder.source = user_source(2)
         return super().call(operation, operands)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from functx.autograd.recorded import Operand, Recorded
@@ -11,6 +12,9 @@ from functx.autograd.recording import Recording
 from functx.core.program import Literal
 from functx.core.tracer import Tracer
 from functx.core.tracing import Builder
+
+if TYPE_CHECKING:
+    from functx.autograd.nodes import OperationSplit
 
 
 class TracedRecording(Recording):
@@ -43,7 +47,21 @@ class TracedRecording(Recording):
         """The traced value of an array that a program has captured."""
         return self.builder.tracer(x)
 
-    def call(self, operation: Operation, operands: Sequence[Operand]) -> list[Recorded]:
+    def entry_from_outside(self, x: Recorded) -> None:
+        """None: its calls are not found by numbers."""
+
+    def entry_of_literal(self, x: Literal) -> None:  # type: ignore[override]
+        """None, as of a value from outside."""
+
+    def keep_call(self, key: Hashable, split: OperationSplit, entries: Sequence[Hashable]) -> None:
+        """Does nothing, so that each call is made by `call`."""
+
+    def call(
+        self,
+        operation: Operation,
+        operands: Sequence[Operand],
+        entries: Sequence[Hashable] | None = None,
+    ) -> list[Recorded]:
         args = [*map(self.traced, operands), *map(self.traced_constant, operation.captured)]
         outs = self.builder.inline(operation.program, args)
         return [self.recorded(outs[i]) for i in operation.new]

@@ -29,9 +29,8 @@ from functx.autograd.hooks import (
 from functx.autograd.modes import check_outside_transforms, current_modes
 from functx.autograd.nodes import (
     AccumulateGrad,
-    GradientEdge,
+    Edge,
     Node,
-    make_edge,
     outside_node_error,
 )
 from functx.autograd.recorded import Recorded, capture_in_step, constant, step_traces
@@ -54,7 +53,7 @@ from functx.core.errors import (
 from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Literal, Program, Var
-from functx.core.tracer import aval_of, current_builder, variables
+from functx.core.tracer import aval_of, context_builder, current_builder, variables
 from functx.core.tracing import Builder, eval_context, refuse_in_transform
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
@@ -104,7 +103,7 @@ class Variable(ConvertibleArray):
     """
 
     _recorded: Recorded
-    _edge: GradientEdge | None
+    _edge: Edge | None
     _counter: VersionCounter | None = None
     _writes_read: int = 0
     _view: ViewOf | None = None
@@ -194,14 +193,14 @@ class Variable(ConvertibleArray):
         return self._recorded
 
     @property
-    def edge(self) -> GradientEdge | None:
+    def edge(self) -> Edge | None:
         """Where the gradient of the current value goes; None if it has no gradient."""
         if step_traces.count:
             capture_in_step(self)
         if self._view is not None and not self.is_current:
             views.read_again(self)
         leaf = self._leaf
-        return self._edge if leaf is None else make_edge((leaf() or self.leaf_node(), 0))
+        return self._edge if leaf is None else (leaf() or self.leaf_node(), 0)
 
     def leaf_node(self) -> Node:
         """The node of this leaf, which is made when it is first needed."""
@@ -233,7 +232,7 @@ class Variable(ConvertibleArray):
             x = x._view.base
         return x
 
-    def _replace(self, recorded: Recorded, edge: GradientEdge | None, dual: Dual | None) -> None:
+    def _replace(self, recorded: Recorded, edge: Edge | None, dual: Dual | None) -> None:
         """Sets the value, after a write."""
         before, self._recorded, self._edge, self._dual = self._edge, recorded, edge, dual
         if self._retains_grad:
@@ -303,13 +302,13 @@ class Variable(ConvertibleArray):
     def grad_fn(self) -> Node | None:
         """The node of the operation that computed it; None for a leaf."""
         edge = self.edge
-        return None if edge is None or self._leaf is not None else edge.node
+        return None if edge is None or self._leaf is not None else edge[0]
 
     @property
     def output_nr(self) -> int:
         """The number of this output among those of `grad_fn`."""
         edge = self.edge
-        return 0 if edge is None else edge.output_nr
+        return 0 if edge is None else edge[1]
 
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Lets a leaf require a gradient, or not; returns it.
@@ -357,18 +356,19 @@ class Variable(ConvertibleArray):
     @property
     def grad(self) -> Variable | None:
         """The gradient that `backward` has added up for this leaf; None before."""
-        if (builder := jit_builder()) is not None:
+        if context_builder() is not None and (builder := jit_builder()) is not None:
             error = ConcretizationError(
                 "x.grad must not be read by a jitted function, which would keep that of its first "
                 f"call; got that of {self.describe()} in {builder.owner}",
                 fix="Pass x.grad to the function as an argument.",
             )
             refuse_in_transform(error, builder)
-        return self.read_grad()
+        return self.read_grad() if step_traces.count else self._grad
 
     @grad.setter
     def grad(self, grad: Variable | None) -> None:
-        check_outside_transforms("x.grad =", "Return the gradient, and set it outside.", "set")
+        if context_builder() is not None:
+            check_outside_transforms("x.grad =", "Return the gradient, and set it outside.", "set")
         if grad is self:
             raise GradAssignmentError(
                 "x.grad =: the gradient must be another array; got x itself",
@@ -456,14 +456,14 @@ class Variable(ConvertibleArray):
             )
         return register(node.add_hooks().post_accumulate, hook)
 
-    def edge_for(self, function: str) -> GradientEdge:
+    def edge_for(self, function: str) -> Edge:
         """The edge of this value, for hooks on it; HookTargetError if it has no gradient."""
         check_outside_transforms(function, "Write functx.hook_grad(x, fn), or call it outside.")
         edge = self.edge
         if step_traces.count and edge is not None and self._leaf is None:
             trace = step_traces.of_thread()
-            if trace is not None and edge.node.number < trace.first_node:
-                raise outside_node_error(edge.node)
+            if trace is not None and edge[0].number < trace.first_node:
+                raise outside_node_error(edge[0])
         if edge is None:
             raise HookTargetError(
                 f"{function}: the array must require a gradient; got {self.aval_!r}, which does not",
@@ -634,7 +634,7 @@ def variable(*_: object, **__: object) -> Variable:
     )
 
 
-def make_variable(recorded: Recorded, edge: GradientEdge | None) -> Variable:
+def make_variable(recorded: Recorded, edge: Edge | None) -> Variable:
     """A Variable of a recorded value."""
     x: Variable = Variable.__new__(Variable)
     x._recorded, x._edge = recorded, edge

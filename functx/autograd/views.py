@@ -11,7 +11,7 @@ import numpy as np
 
 from functx import ops
 from functx.autograd.modes import current_modes, grad_mode
-from functx.autograd.nodes import GradientEdge, OverwrittenNode, operand_watch
+from functx.autograd.nodes import Edge, OverwrittenNode, operand_watch
 from functx.autograd.recorded import capture_in_step, step_traces
 from functx.core.errors import (
     CapturedWriteError,
@@ -80,7 +80,7 @@ class ViewOf(NamedTuple):
     output: int = 0
     function: str | None = None
     under_no_grad: bool = False
-    memory_edge: GradientEdge | None = None
+    memory_edge: Edge | None = None
 
 
 def read_again(x: Variable) -> None:
@@ -102,7 +102,7 @@ def take_again(x: Variable, view: ViewOf, records: bool) -> None:
     if view.primitive is None:
         edge = x._edge
         if edge is not None and view.function is not None:
-            edge = GradientEdge(OverwrittenNode(view.function, [x.aval_]), 0)
+            edge = OverwrittenNode(view.function, [x.aval_]), 0
         x._replace(view.base.read(), edge, view.base._dual if view.function else None)
     else:
         with grad_mode(records, inference=False):
@@ -187,7 +187,7 @@ def write(x: Variable, new: Variable) -> None:
         seen = seen._view and seen._view.base
 
 
-def written(x: Variable, new: Variable) -> tuple[Variable, GradientEdge | None]:
+def written(x: Variable, new: Variable) -> tuple[Variable, Edge | None]:
     """The value that a write of `new` to a whole array stores, and the history of the array after it."""
     if not current_modes().records_gradients or x._leaf is not None:
         # A write that no derivative sees leaves the history as it is.

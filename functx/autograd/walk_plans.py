@@ -52,9 +52,7 @@ class NodeOfPlan(NamedTuple):
     @classmethod
     def of(cls, node: OperationNode, positions: Mapping[Node, int], reads: bool) -> NodeOfPlan:
         """An operation, in a walk that visits nodes at `positions`."""
-        edges = [
-            (i, positions[e.node], e.output_nr) for i, e in enumerate(node.edges) if e is not None
-        ]
+        edges = [(i, positions[e[0]], e[1]) for i, e in enumerate(node.edges) if e is not None]
         return cls(node.split, edges, reads)
 
 

@@ -171,19 +171,23 @@ class TraceOptions(NamedTuple):
         return self._replace(modes=tuple([mode.key() for mode in self.modes]))
 
 
-trace_options: ContextVar[TraceOptions] = ContextVar("trace_options", default=TraceOptions())  # noqa: B039 - a tuple
+NO_TRACE_OPTIONS = TraceOptions()
+trace_options: ContextVar[TraceOptions] = ContextVar("trace_options", default=NO_TRACE_OPTIONS)
 """The options of the function that is being traced."""
 
 
 def contextual_key(key: Hashable) -> Hashable:
-    """`key` with the trace options and the settings of JAX that the result of a rewrite depends on.
+    """`key` with the trace options and the settings of JAX that the result of a rewrite depends on."""
+    settings = draw_settings()
+    return option_key(key if settings == (True, 0) else (settings, key))
+
+
+def option_key(key: Hashable) -> Hashable:
+    """`key` with the trace options that the result of a rewrite without random draws depends on.
 
     Rules run in a rewrite: the memory plan decides which residuals they save, and modes decide
     what operators do.
     """
-    settings = draw_settings()
-    if settings != (True, 0):
-        key = settings, key
     options = trace_options.get()
     if options.memory is None and not options.modes:
         return key

@@ -71,9 +71,9 @@ _EXTENDED_KINDS = {
 """The kinds of dtypes of which NumPy does not know the kind."""
 
 
-def x64_enabled() -> bool:
-    """Whether 64-bit types are kept; JAX's own switch, so both libraries agree."""
-    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+# Without a frame of its own, since every operation on Variables reads it.
+x64_enabled: Callable[[], bool] = partial(attrgetter("jax_enable_x64"), jax.config)
+"""Returns whether 64-bit types are kept; JAX's own switch, so both libraries agree."""
 
 
 def threefry_partitionable() -> bool:

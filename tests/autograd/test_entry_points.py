@@ -164,7 +164,7 @@ def test_edges_are_inputs_of_grad():
     other = leaf(1.0) * 2
     with pytest.raises(AutogradError, match="edge"):
         grad(y * y, [autograd.GradientEdge(other.grad_fn, 0)], materialize_grads=True)
-    (y * y).backward(inputs=[autograd.get_gradient_edge(x), y.edge])
+    (y * y).backward(inputs=[autograd.get_gradient_edge(v) for v in (x, y)])
     assert float(x.grad) == 108 and y.grad is None
     with pytest.raises(AutogradError, match="backward: an input must require"):
         (y * y).backward(inputs=[Variable(1.0)])

@@ -129,7 +129,7 @@ def test_a_walk_that_saved_a_gradient_finds_it_changed(followed):
         factor = [*[Variable(ONES)] * 4, x.grad, x.grad[:]][i]
         # The walk adds to the gradient of x before it comes to the product.
         product = y * factor
-        total = (product + x).sum()
+        total = (product + x).sum().block_until_ready()
         if i < 4:
             total.backward()
         else:
@@ -150,7 +150,8 @@ def test_a_graph_that_differs_in_its_edges_alone_is_walked_plainly(followed):
         c, d = np.sin(a), np.sin(b)
         # In the last steps the second operation comes first, or stands in both places.
         loss = (d * c if i == 4 else c * c if i == 5 else c * d).sum()
-        loss.backward()
+        # Walks that begin a recording look for one plan.
+        loss.block_until_ready().backward()
         found = [v.grad is not None and v.grad.numpy() for v in (x, y)]
         x.grad = y.grad = None
         return found
@@ -247,7 +248,7 @@ def test_captured_walks_that_differ_in_what_they_saved_alone_have_plans_of_their
 
     def walk(first, second, factor):
         loss = (x * first * second * factor).sum()
-        loss.backward()
+        loss.block_until_ready().backward()
         found, x.grad = x.grad.numpy()[0], None
         return found
 

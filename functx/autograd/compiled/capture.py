@@ -45,7 +45,7 @@ from functx.autograd.engine import Gradient, Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.function_methods import backward_rule
 from functx.autograd.hooks import NodeHooks
-from functx.autograd.nodes import AccumulateGrad, GradientEdge, Node, OperationNode
+from functx.autograd.nodes import AccumulateGrad, Edge, Node, OperationNode
 from functx.autograd.recorded import Recorded
 from functx.autograd.recorded_operations import Operation
 from functx.autograd.recording import continue_recording, current_recording
@@ -146,7 +146,7 @@ class CapturingWalk(Walk):
         self.functions = 0
         self.origins: dict[Var | int, RuleOrigin] = {}
 
-    def capture(self, edges: Sequence[GradientEdge], sizes: tuple[int, ...]) -> Capture:
+    def capture(self, edges: Sequence[Edge], sizes: tuple[int, ...]) -> Capture:
         """Captures the walk from roots with these edges; `sizes` are those that are dynamic."""
         outer = current_recording()
         continue_recording(self.recording)
@@ -295,7 +295,7 @@ class CapturingWalk(Walk):
         # The power may itself stand for a power and its root, which is no node of the graph.
         if node not in self.roots_joined:
             self.freed.append(self.position[node])
-        self.roots_joined[whole] = node.edges[0].node  # type: ignore[assignment, union-attr]
+        self.roots_joined[whole] = node.edges[0][0]  # type: ignore[assignment, index]
         super().pull_back_joined(node, whole, gradients)
 
     def residual(self, node: OperationNode, x: object, number: int) -> Any:

@@ -18,7 +18,7 @@ from functx.autograd.compiled.plans import CapturePlan
 from functx.autograd.compiled.run import WalkRun
 from functx.autograd.compiled.stages import Stages, cut_into_stages
 from functx.autograd.engine import Walk
-from functx.autograd.nodes import GradientEdge
+from functx.autograd.nodes import Edge
 from functx.autograd.planned_walks import KnownWalks, known_walks_of, plan_key
 from functx.autograd.recording import Recording, current_recording
 from functx.core.caches import Cache
@@ -28,7 +28,7 @@ from functx.core.errors import WalkCompilerError, type_name
 from functx.core.tracer import current_builder
 from functx.core.types import x64_enabled
 
-Roots = Sequence[tuple[GradientEdge, Any]]
+Roots = Sequence[tuple[Edge, Any]]
 Compiled = Callable[..., Sequence[Any]]
 
 in_region: ContextVar[bool] = ContextVar("in_compiled_autograd_region", default=False)
@@ -163,8 +163,8 @@ class WalkCompiler:
 
     def follow(self, plan: CapturePlan, walk: Walk, roots: Roots) -> bool:
         """Runs a walk by the program of a plan; False, with nothing done, if its graph is another one."""
-        edge, gradient = roots[0]
-        graph = plan.match(edge.node, gradient)
+        (root, _), gradient = roots[0]
+        graph = plan.match(root, gradient)
         if graph is None:
             return False
         walk.order, walk.nodes = graph.nodes, set(graph.nodes)
@@ -212,7 +212,7 @@ class WalkCompiler:
         counters.add(self.name, compiles=1, stages=compiled.stages.compiled)
         return compiled.stages
 
-    def capture(self, walk: Walk, graph: WalkGraph, edges: Sequence[GradientEdge]) -> CompiledWalk:
+    def capture(self, walk: Walk, graph: WalkGraph, edges: Sequence[Edge]) -> CompiledWalk:
         """Captures a walk and compiles it."""
         structure = structure_of(graph.key, graph.key_offsets, graph.value_offsets)
         is_dynamic, counts_as_capture = self.update_structure(walk, graph, structure)

@@ -12,7 +12,7 @@ from functx.autograd.function_calls import FunctionNode
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import (
     AccumulateGrad,
-    GradientEdge,
+    Edge,
     Node,
     OperationNode,
     SavedValue,
@@ -59,7 +59,7 @@ class WalkGraph:
         self.key: tuple[tuple[Hashable, ...], tuple[int, ...]] = (), ()
 
 
-def read_graph(walk: Walk, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGraph | None:
+def read_graph(walk: Walk, roots: Sequence[tuple[Edge, Any]]) -> WalkGraph | None:
     """The graph of a walk; None if it cannot be captured.
 
     Then a saved value was freed or written to, a pullback does not exist, or a differentiated one has
@@ -93,7 +93,7 @@ class GraphReader:
         self.values = self.graph.values
         self.captured: dict[int, int] = {}
 
-    def read(self, roots: Sequence[tuple[GradientEdge, Any]]) -> WalkGraph | None:
+    def read(self, roots: Sequence[tuple[Edge, Any]]) -> WalkGraph | None:
         """The graph of the walk from these roots; None if it cannot be captured."""
         graph, entries, values = self.graph, self.entries, self.values
         value_offsets, key_offsets = graph.value_offsets, graph.key_offsets
@@ -111,15 +111,15 @@ class GraphReader:
         graph.key = tuple(entries), tuple(graph.canonical)
         return graph
 
-    def read_roots(self, roots: Sequence[tuple[GradientEdge, Any]]) -> None:
+    def read_roots(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         """Reads where the walk begins, and what is asked for."""
         walk, number_of = self.walk, self.number_of
-        for edge, value in roots:
+        for (node, output), value in roots:
             aval = None if value is None else aval_of_saved(value)
-            self.entries += (number_of(edge.node, -1), edge.output_nr, aval)
+            self.entries += (number_of(node, -1), output, aval)
             self.values.append(value)
         if walk.wanted is not None:
-            wanted = [(number_of(e.node, -1), e.output_nr) for e in walk.wanted]
+            wanted = [(number_of(node, -1), output) for node, output in walk.wanted]
             self.entries.append((walk.accumulate, *wanted))
 
     def read_operation(self, node: OperationNode) -> bool:
@@ -164,7 +164,7 @@ class GraphReader:
         graph.traced[len(graph.value_offsets) - 1] = len(state.values)
         self.entries += (FunctionNode, state.key)
         for e in node.edges:
-            self.entries.append(e and (self.number_of(e.node, -1), e.output_nr))
+            self.entries.append(e and (self.number_of(e[0], -1), e[1]))
         self.values += state.values
         return True
 
@@ -172,7 +172,7 @@ class GraphReader:
         """Reads a node whose rule is called in each walk."""
         self.entries += (type(node), node.structure, tuple(node.out_avals))  # type: ignore[arg-type]
         for e in node.edges:
-            self.entries.append(e and (self.number_of(e.node, -1), e.output_nr, edge_aval(e)))
+            self.entries.append(e and (self.number_of(e[0], -1), e[1], edge_aval(e)))
         return True
 
     def add_captured(self, pullbacks: Sequence[Operation]) -> bool:
@@ -223,9 +223,10 @@ _READERS: dict[type[Node], Any] = {
 """The method that reads a kind of node; others are read by `read_other`."""
 
 
-def edge_aval(edge: GradientEdge) -> ShapedArray:
+def edge_aval(edge: Edge) -> ShapedArray:
     """The type of the gradient that an edge takes."""
-    return edge.node.out_avals[edge.output_nr]
+    node, output = edge
+    return node.out_avals[output]
 
 
 def identity_with_history(x: SavedValue) -> object:
@@ -233,7 +234,7 @@ def identity_with_history(x: SavedValue) -> object:
     if x.dual is not None or x.output is not None:
         return object()
     edge = x.edge
-    return id(x.recorded), edge and (id(edge.node), edge.output_nr)
+    return id(x.recorded), edge and (id(edge[0]), edge[1])
 
 
 def hook_counts(hooks: NodeHooks) -> Hashable:
