@@ -22,6 +22,7 @@ from functx import ops
 from functx.core.backend import backend
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError
+from functx.core.functionalization import in_memory_order, result_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.samples import EXACT, Rounding
@@ -379,7 +380,7 @@ class NumpyInterpreter:
             else:
                 outs = self.rounding.outputs(eqn, operands, compute)
             if program.writes and not isinstance(primitive, View):
-                outs = [np.array(x, order="C") for x in outs]
+                outs = [_new_memory(primitive, avals, operands, x) for x in outs]
             env.update(zip(eqn.outputs, outs, strict=True))
         return env
 
@@ -390,10 +391,28 @@ class NumpyInterpreter:
         definition = numpy_definition(primitive, self.run)
         if definition is None or definition_by_class(type(primitive)) in EXACT_DTYPE_DEFINITIONS:
             args = [narrow_array(x, a.dtype) for x, a in zip(args, avals, strict=True)]
-        out = backend.evaluate(primitive, args) if definition is None else definition(*args)
         out_avals = primitive.out_avals(avals)
+        try:
+            out = backend.evaluate(primitive, args) if definition is None else definition(*args)
+        except (ValueError, np.linalg.LinAlgError):
+            if all([np.isfinite(x).all() for x in args if x.dtype.kind in "fc"]):
+                raise
+            # NumPy and SciPy refuse matrices that are not finite; the results of XLA are nan.
+            nans = [np.full(aval.shape, np.nan).astype(aval.dtype) for aval in out_avals]
+            out = nans if primitive.multiple_results else nans[0]
         outs = zip(primitive.as_list(out), out_avals, strict=True)
         return [as_wide_dtype(x, aval) for x, aval in outs]
+
+
+def _new_memory(
+    primitive: Primitive, avals: tuple[ShapedArray, ...], operands: Sequence[Array], out: Array
+) -> Array:
+    """A copy of `out`, a result for `operands`, with the memory order that NumPy gives it."""
+    copy = np.array(out, order="C")
+    if not primitive.keeps_memory_order:
+        return copy
+    strides = [tuple([n // x.itemsize for n in x.strides]) for x in operands]
+    return in_memory_order(copy, result_strides(primitive, avals, strides, copy.shape))
 
 
 def read_atom(env: dict[Var, Array], atom: Atom) -> Array:

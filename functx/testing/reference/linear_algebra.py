@@ -286,7 +286,10 @@ def Lu(x: Array) -> tuple[Array, Array, Array]:
 
 def Qr(x: Array, full_matrices: bool, pivoting: bool) -> tuple[Array, ...]:
     mode = "full" if full_matrices else "economic"
-    parts = [scipy.linalg.qr(a, mode=mode, pivoting=pivoting) for a in x.reshape(-1, *x.shape[-2:])]
+    parts = [
+        scipy.linalg.qr(a, mode=mode, pivoting=pivoting, check_finite=False)
+        for a in x.reshape(-1, *x.shape[-2:])
+    ]
     outs = [
         np.stack(part).reshape(*x.shape[:-2], *part[0].shape) for part in zip(*parts, strict=True)
     ]
