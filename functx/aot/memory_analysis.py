@@ -13,6 +13,7 @@ from functx.core.functionalization import (
     Storage,
     Strides,
     elide_copies,
+    result_strides,
     row_major_strides,
 )
 from functx.core.primitive import CopiesOperand, Primitive, View
@@ -238,7 +239,7 @@ def analyze_without_writes(program: Program, strides: Sequence[Strides | None]) 
     """As `AnalyzeMemory`, for a program without writes: it stays as it is, without its copies."""
     count = len(program.inputs)
     storages: dict[Atom, int] = {v: i for i, v in enumerate(program.inputs)}
-    strides_of = dict(zip(program.inputs, strides, strict=False))
+    strides_of = _known_strides(program, strides)
     outputs: list[OutputMemory] = []
     roots: dict[int, Atom] = {}
     for atom in program.outputs:
@@ -259,6 +260,28 @@ def analyze_without_writes(program: Program, strides: Sequence[Strides | None]) 
         pure = replace_program_fields(program, equations=equations, outputs=results)
     numbers = {number: len(program.outputs) + k for k, number in enumerate(roots)}
     return AnalyzedProgram(pure, tuple(outputs), {}, numbers, {}, False)
+
+
+def _known_strides(
+    program: Program, strides: Sequence[Strides | None]
+) -> dict[Var, Strides | None]:
+    """The strides of the values of a program whose inputs have `strides`; row-major ones may be missing."""
+    known = dict(zip(program.inputs, strides, strict=False))
+    if not any(known.values()) and not any(e.primitive.reorders_memory for e in program.equations):
+        return known
+    for eqn in program.equations:
+        primitive, avals = eqn.primitive, [a.aval for a in eqn.inputs]
+        operands = [
+            (known.get(a) if type(a) is Var else None) or row_major_strides(a.aval.shape)
+            for a in eqn.inputs
+        ]
+        found = None
+        if isinstance(primitive, View):
+            found = primitive.view_strides(avals[0], operands[0])
+        elif primitive.keeps_memory_order:
+            found = result_strides(primitive, avals, operands, eqn.outputs[0].aval.shape)
+        known.update(dict.fromkeys(eqn.outputs, found))
+    return known
 
 
 def views_of(
