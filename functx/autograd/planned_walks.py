@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import count
-from operator import itemgetter
 from typing import Any
 
 from functx import ops
@@ -12,7 +11,7 @@ from functx.autograd.engine import Gradient, Walk, visiting_order, walk_compiler
 from functx.autograd.nodes import AccumulateGrad, Edge, Node, OperationNode
 from functx.autograd.recorded import Operand, Recorded, step_traces
 from functx.autograd.recorded_operations import Operation, operation_of_primitive
-from functx.autograd.recording import PlannedCalls, Recording, current_recording
+from functx.autograd.recording import Recording, current_recording
 from functx.autograd.walk_plans import (
     NodeOfPlan,
     NotPlannedError,
@@ -49,38 +48,9 @@ class PlanningWalk(Walk):
         self.visit_pending()
         if len(self.planned) != len(self.order):
             raise NotPlannedError
-        wanted = sorted({n for leaf in self.leaves for n in (leaf.gradient, leaf.total) if n >= 0})
-        index = {n: i for i, n in enumerate(wanted)}
         nodes = [self.planned[i] for i in range(len(self.order))]
-        return WalkPlan(
-            PlannedGraph(nodes, len(self.leaves)),
-            self.planned_calls(wanted),
-            [
-                leaf._replace(
-                    gradient=index.get(leaf.gradient, leaf.gradient),
-                    total=index.get(leaf.total, -1),
-                )
-                for leaf in self.leaves
-            ],
-        )
-
-    def planned_calls(self, wanted: Sequence[int]) -> PlannedCalls:
-        """The calls as entries of a table."""
-        constants: list[Any] = [x for x in self.entries if type(x) is not int]
-        count, numbers, positions = len(self.new), iter(range(len(constants))), []
-        for x in self.entries:
-            positions.append(x if type(x) is int else count + next(numbers))
-        if not positions:
-            raise NotPlannedError
-        return PlannedCalls(
-            itemgetter(*positions),
-            count,
-            constants,
-            [(n, self.new[n]) for n in wanted],
-            sum([x.size for x in self.operations]),
-            sum([x.bytes for x in self.operations]),
-            any([x.wide for x in self.operations]),
-        )
+        graph = PlannedGraph(nodes, len(self.leaves))
+        return WalkPlan.of(graph, self.leaves, self.operations, self.entries, self.new)
 
     def bind(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         return self.apply(operation_of_primitive(primitive, tuple([x.aval for x in args])), args)[0]

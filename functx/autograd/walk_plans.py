@@ -7,6 +7,7 @@ holds what the walk records, so that a walk only compares its graph with that of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from functx.autograd.engine import Gradient, Total, Walk, add_to_grad
@@ -20,6 +21,7 @@ from functx.autograd.nodes import (
     free_saved,
 )
 from functx.autograd.recorded import Operand, Recorded, running_step
+from functx.autograd.recorded_operations import Operation
 from functx.autograd.recording import PlannedCalls, current_recording
 from functx.autograd.variable import make_variable
 from functx.core.program import Literal
@@ -135,15 +137,55 @@ class WalkPlan(NamedTuple):
     calls: PlannedCalls
     leaves: Sequence[PlannedLeaf]
 
+    @classmethod
+    def of(
+        cls,
+        graph: PlannedGraph,
+        leaves: Sequence[PlannedLeaf],
+        operations: Sequence[Operation],
+        entries: Sequence[Any],
+        new: Sequence[ShapedArray],
+    ) -> WalkPlan:
+        """The plan that records `operations`, with `new` values, and then gives `leaves` gradients.
+
+        `entries` are the operations, each with its operands: literals and the numbers of PlannedValues. In
+        `leaves` too, values have these numbers.
+        """
+        constants: list[Any] = [x for x in entries if type(x) is not int]
+        numbers, positions = iter(range(len(new), len(new) + len(constants))), []
+        for x in entries:
+            positions.append(x if type(x) is int else next(numbers))
+        if not positions:
+            raise NotPlannedError
+        wanted = sorted({n for leaf in leaves for n in (leaf.gradient, leaf.total) if n >= 0})
+        index = {n: i for i, n in enumerate(wanted)}
+        calls = PlannedCalls(
+            itemgetter(*positions),
+            len(new),
+            constants,
+            [(n, new[n]) for n in wanted],
+            sum([x.size for x in operations]),
+            sum([x.bytes for x in operations]),
+            any([x.wide for x in operations]),
+        )
+        found = [
+            leaf._replace(
+                gradient=index.get(leaf.gradient, leaf.gradient), total=index.get(leaf.total, -1)
+            )
+            for leaf in leaves
+        ]
+        return cls(graph, calls, found)
+
     def follow(self, walk: Walk, root: Node, gradient: Operand) -> bool:
         """Does what `walk` would do; False, with nothing done, if its graph is another one."""
-        recording = current_recording()
         operands: list[Any] = [gradient]
-        if (
-            not recording.has_room(self.calls)
-            or (nodes := self.graph.match(root, operands)) is None
-            or not self.may_add(nodes, operands)
-        ):
+        nodes = self.graph.match(root, operands)
+        return nodes is not None and self.record(walk, nodes, operands)
+
+    def record(self, walk: Walk, nodes: Sequence[Any], operands: Sequence[Any]) -> bool:
+        """As `follow`, through the nodes of its graph; False also if it may not be followed now."""
+        recording = current_recording()
+        if not recording.has_room(self.calls) or not self.may_add(nodes, operands):
             return False
         new = recording.call_all(self.calls, operands)
         leaves, gradients, totals = [], [], []

@@ -167,8 +167,10 @@ class WalkCompiler:
         graph = plan.match(root, gradient)
         if graph is None:
             return False
-        walk.order, walk.nodes = graph.nodes, set(graph.nodes)
         counters.add(self.name, hits=1)
+        if plan.one_stage is not None and plan.one_stage.record(walk, graph.nodes, graph.values):
+            return True
+        walk.order, walk.nodes = graph.nodes, set(graph.nodes)
         with ContextValue(in_region, True):
             return self.run(plan.compiled, False, walk, graph)
 

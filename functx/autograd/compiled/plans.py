@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from functx.autograd.compiled.calls import AccumulationCall, CallbacksCall
 from functx.autograd.compiled.graphs import SCALAR, WalkGraph
 from functx.autograd.compiled.keys import split_key
+from functx.autograd.compiled.stages import CallStep, StageStep
 from functx.autograd.nodes import AccumulateGrad, Node, OperationNode
 from functx.autograd.recorded import Operand
-from functx.autograd.walk_plans import NodeOfPlan, NotPlannedError, PlannedGraph
+from functx.autograd.walk_plans import (
+    NodeOfPlan,
+    NotPlannedError,
+    PlannedGraph,
+    PlannedLeaf,
+    PlannedValue,
+    WalkPlan,
+)
+from functx.core.program import Literal
 from functx.core.types import ShapedArray
+
+if TYPE_CHECKING:
+    from functx.autograd.compiled.compilers import CompiledWalk
 
 
 class CapturePlan(NamedTuple):
@@ -19,6 +32,7 @@ class CapturePlan(NamedTuple):
 
     `kinds` are the classes of the values of the graph, Recorded or Literal. Of the arrays among them, which
     `arrays` picks from a list, so many are `distinct`; `same` has the pairs of positions of one array.
+    `one_stage` records the program where it is one stage.
     """
 
     graph: PlannedGraph
@@ -28,9 +42,10 @@ class CapturePlan(NamedTuple):
     distinct: int
     same: Sequence[tuple[int, int]]
     leaves: Sequence[tuple[int, ShapedArray]]
+    one_stage: WalkPlan | None
 
     @classmethod
-    def of(cls, compiled: object, graph: WalkGraph) -> CapturePlan:
+    def of(cls, compiled: CompiledWalk, graph: WalkGraph) -> CapturePlan:
         """The plan of a walk that was captured; NotPlannedError if there is none."""
         positions = {node: i for i, node in enumerate(graph.nodes)}
         nodes, leaves = [], []
@@ -46,8 +61,9 @@ class CapturePlan(NamedTuple):
         if graph.hooks or not arrays:
             raise NotPlannedError
         firsts = [graph.canonical[i] for i in arrays]
+        planned = PlannedGraph(nodes, len(leaves))
         return cls(
-            PlannedGraph(nodes, len(leaves)),
+            planned,
             compiled,
             [*map(type, graph.values)],
             # At least two, so that they are a tuple.
@@ -55,6 +71,7 @@ class CapturePlan(NamedTuple):
             len({*firsts}),
             [(i, first) for i, first in zip(arrays, firsts, strict=True) if i != first],
             leaves,
+            plan_of_stage(planned, compiled, graph.values),
         )
 
     def match(self, root: Node, gradient: Operand) -> WalkGraph | None:
@@ -75,3 +92,41 @@ class CapturePlan(NamedTuple):
         graph = WalkGraph(nodes)
         graph.values = values
         return graph
+
+
+def plan_of_stage(
+    graph: PlannedGraph, compiled: CompiledWalk, values: Sequence[Any]
+) -> WalkPlan | None:
+    """The plan that records the only stage of a captured walk; None if the walk does more."""
+    capture, stages = compiled.capture, compiled.stages
+    if stages is None or stages.outputs or capture.movable or len(stages.steps) < 2:
+        return None
+    stage, accumulations, *rest = stages.steps
+    kinds = {
+        type(capture.calls[n]) for step in rest if type(step) is CallStep for n, _ in step.calls
+    }
+    if (
+        type(stage) is not StageStep
+        or type(accumulations) is not CallStep
+        or kinds - {CallbacksCall}
+    ):
+        return None
+    operation = stage.operation
+    numbers = [*[-1 - n for n in capture.inputs], *range(len(operation.new_avals))]
+    leaves = []
+    for number, slots in accumulations.calls:
+        call = capture.calls[number]
+        if type(call) is not AccumulationCall or Literal in map(type, slots):
+            return None
+        found = [numbers[n] for n in slots if type(n) is int]
+        leaf = PlannedLeaf(call.position, found[0])
+        if len(found) > 1:
+            before, gradient, total = found
+            known = PlannedValue(before, values[-1 - before].aval)
+            leaf = PlannedLeaf(call.position, gradient, known, total)
+        leaves.append(leaf)
+    operands = [numbers[n] if type(n) is int else n for n in stage.operands]
+    entries = [operation.structure, *operands]
+    if operation.captured or operation.effects or operation.select is not None:
+        return None
+    return WalkPlan.of(graph, leaves, [operation], entries, operation.new_avals)
