@@ -207,7 +207,7 @@ class Primitive(metaclass=_PrimitiveType):
     differentiable: ClassVar[bool] = True
     """False: all derivatives are zero."""
     has_finite_derivative: ClassVar[bool] = False
-    """Whether derivatives are finite wherever the operands and the output are.
+    """Whether derivatives are finite wherever the operands are, unless a number overflows.
 
     `passes/loop_rerolling.py` reads it: a loop of such operations gets no masks. If it is True by
     mistake, gradients are nan where a later selection drops a result.

@@ -166,7 +166,6 @@ class Mul(Binary):
 class Div(Binary):
     """x / y; between integers, the quotient rounded towards zero."""
 
-    has_finite_derivative = True
     accepts = "iufc"
     linear = (0,)
     host_kernel = np.divide
@@ -470,7 +469,6 @@ class IntegerPow(Unary):
     """x to the power `exponent`, by repeated multiplication."""
 
     exponent: int
-    has_finite_derivative = True
     accepts = "iufc"
     rounding = CORRECTLY_ROUNDED
     samples = (
@@ -482,6 +480,10 @@ class IntegerPow(Unary):
         sample(c64[3], exponent=3),
         sample(i32[3], exponent=4),
     )
+
+    @property
+    def has_finite_derivative(self) -> bool:  # type: ignore[override]
+        return self.exponent >= 0
 
     @classmethod
     def from_jax_params(cls, y: int) -> IntegerPow:

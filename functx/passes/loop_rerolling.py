@@ -312,12 +312,15 @@ class _Reroller:
         if any(type(eqn.primitive) is ops.Select for eqn in later):
             return True
         unbounded = [i for i, eqn in enumerate(block) if not _has_finite_derivative(eqn)]
-        equations, unmasked = self.flow.equations, self.flow.unmasked if unbounded else ()
-        return not all(
-            any(v in unmasked for v in equations[start + i].outputs)
-            for i in unbounded
+        # A literal divisor of each part is an input of the block.
+        equations = [
+            eqn
             for start in self.group.starts
-        )
+            for i in unbounded
+            if not _has_finite_derivative(eqn := self.flow.equations[start + i])
+        ]
+        unmasked = self.flow.unmasked if equations else ()
+        return not all(any(v in unmasked for v in eqn.outputs) for eqn in equations)
 
     def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation]:
         """`equations` with row inputs in place of slices of consecutive rows."""

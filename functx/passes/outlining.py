@@ -183,7 +183,11 @@ class _OutliningRound:
                 self.outline_group(wider_group, names)
 
     def reroll(self, run: RepeatGroup, names: Iterator[int]) -> bool:
-        """Try to replace the parts of `run` by a loop; whether it worked, or they stay unrolled."""
+        """Replace the parts of `run` by a loop if they fit one; whether they are not to be calls.
+
+        True: they became a loop, perhaps without the first or the last, or they stay as they are,
+        because transforms handle them better unrolled. False: they fit no loop, or are too few.
+        """
         stays_unrolled = False
         # The first and last part often have operands from elsewhere, or results without influence.
         for run in (run.without_ends(first, last) for first in (0, 1) for last in (0, 1)):

@@ -159,7 +159,7 @@ def row_runs(
 
 
 def row_number(piece: StaticSlice | None) -> tuple[Atom, int] | None:
-    """The array and position of the row that `part` is; None for other slices."""
+    """The array and position of the row that `piece` is; None for other slices."""
     if piece is None:
         return None
     array, start, sizes = piece

@@ -5,6 +5,7 @@ import pytest
 
 import functx
 import functx.numpy as fnp
+from functx.testing.reference.interpreter import interpret_in_numpy
 from functx.transforms.control.scan import Scan
 
 random = np.random.RandomState(0)
@@ -200,6 +201,56 @@ def first_of_repeated_roots(x):
 def test_elements_without_influence_have_no_influence_on_gradients_of_loops(f):
     x = np.array([1.0] * 6 + [0.0] * 6)
     assert np.isfinite(functx.grad(f)(x)).all()
+
+
+def reciprocals(x):
+    table = fnp.zeros(300)
+    for t in range(300):
+        table[t] = 1.0 / x[t]
+    return table
+
+
+def smallest(x):
+    return fnp.sum(fnp.minimum(reciprocals(x), 10.0))
+
+
+def largest(x):
+    return fnp.max(-reciprocals(x))
+
+
+def overwritten(x):
+    table = reciprocals(x)
+    table[150:] = 0.0
+    return fnp.sum(table)
+
+
+def products_with_negative_powers(x):
+    table = fnp.ones(301)
+    for t in range(300):
+        table[t + 1] = table[t] * x[t] ** -2
+    return table[100]
+
+
+@pytest.mark.parametrize("f", [smallest, largest, overwritten, products_with_negative_powers])
+def test_divisions_by_zero_without_influence_leave_gradients_of_long_loops_finite(f):
+    x = np.array([1.0] * 150 + [0.0] * 150)
+    with functx.config.set(outline="auto"), np.errstate(divide="ignore", invalid="ignore"):
+        (grad,) = interpret_in_numpy(functx.make_ir(functx.grad(f))(x), x)
+    assert np.isfinite(grad).all()
+    assert grad[0] < 0 or f is largest
+
+
+def divided_by_numbers(x):
+    table = fnp.zeros(300)
+    for t in range(300):
+        table[t] = x[t] ** 3 / (t + 1.0)
+    return fnp.sum(fnp.minimum(table, 10.0))
+
+
+@pytest.mark.parametrize("f", [divided_by_numbers, lambda x: fnp.sum(reciprocals(x))])
+def test_divisions_by_numbers_and_divisions_all_of_which_have_influence_become_loops(f):
+    with functx.config.set(outline="auto"):
+        assert len(functx.make_ir(functx.grad(f))(np.ones(300)).equations) < 40
 
 
 @pytest.mark.parametrize(
