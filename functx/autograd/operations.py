@@ -158,9 +158,7 @@ def outputs_of(
 ) -> list[Variable]:
     """The outputs of an operation, which was recorded with `new` values; with a node if it is active."""
     operation, is_active = split.values, split.is_active
-    values: Sequence[Any] = new
-    if operation.select is not None:
-        values = operation.outputs_of(operands, new)
+    values = new if operation.select is None else operation.outputs_of(operands, new)
     is_inference = not is_active and current_modes().inference
     outs: list[Variable] = []
     count = len(split.out_avals)

@@ -145,6 +145,8 @@ class Recording:
                     entries.append(self.entry_of_literal(x) if counts_literals else x)
                 elif x.recording is self:  # type: ignore[union-attr]
                     entries.append(x.number)  # type: ignore[union-attr]
+                elif x.recording is None and (known := x.captured)[0] is self:  # type: ignore[union-attr]
+                    entries.append(known[1])
                 else:
                     entries.append(self.entry_from_outside(x))  # type: ignore[arg-type]
         except BaseException:

@@ -538,7 +538,7 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     """
     builder = context_builder()
     if builder is None or not builder.is_open:
-        builder = current_builder.innermost()
+        builder = builder and current_builder.innermost()
         if builder is None:
             if state_table.get() is not None:
                 args = read_states(args)
