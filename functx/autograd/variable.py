@@ -326,7 +326,7 @@ class Variable(ConvertibleArray):
     def _require_grad(self, requires_grad: bool) -> Variable:
         if not isinstance(requires_grad, (bool, np.bool_)):
             raise ArgumentError(
-                f"requires_grad: it must be a boolean; got {short_repr(requires_grad)}",
+                f"requires_grad: it must be a bool; got {short_repr(requires_grad)}",
                 fix="Pass True or False.",
             )
         if requires_grad and not is_inexact(self.dtype):

@@ -109,7 +109,7 @@ WRONG_CALLS = [
     (
         lambda: nn.Parameter(X, requires_grad=X),
         ValueError,
-        "Parameter: requires_grad must be a bool",
+        "requires_grad: it must be a bool",
     ),
     (
         lambda: nn.Parameter(data=X),
