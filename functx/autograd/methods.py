@@ -62,7 +62,7 @@ def record_function(
     recording = current_recording()
     operands, edges, key = operands_of(recording, fun, args, True)
     known = (*key, *others)
-    new = recording.follow(known)
+    new = recording.repeat_call(known)
     if new is not None:
         return outputs_of(recording.prefix.split, args, operands, edges, new)[0]
     types = [(x.aval, edge is not None) for x, edge in zip(operands, edges, strict=True)]
@@ -76,12 +76,12 @@ def record_function(
             _methods.put(of_types, found)
     if type(found) is OperationSplit:
         if user_rule_runs.count == count:
-            recording.keep_call(known, found, key[1::2])
-            new = recording.follow(known)
+            recording.note_call(known, found, key[1::2])
+            new = recording.repeat_call(known)
         if new is None:
             new = recording.call(found.values, operands, key[1::2])
         return outputs_of(found, args, operands, edges, new)[0]
-    recording.keep_captured()
+    recording.abandon_call()
     return replay(found, args) if type(found) is Program else fun(*args, *static, **options)
 
 

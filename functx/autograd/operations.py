@@ -13,6 +13,7 @@ from functx.autograd.modes import current_modes
 from functx.autograd.nodes import (
     Edge,
     OperationNode,
+    OperationSplit,
     is_sum_of_squares,
     make_saved_value,
     operand_watch,
@@ -77,7 +78,7 @@ def record_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Variable
     if type(primitive) is ops.Sqrt and is_sum_of_squares(edges[0]):
         key[0] = primitive = ops.SafeSqrt()
     known = option_key(tuple(key))
-    new = recording.follow(known)
+    new = recording.repeat_call(known)
     if new is not None:
         return outputs_of(recording.prefix.split, args, operands, edges, new)
     types: list[Any] = [primitive]
@@ -85,8 +86,8 @@ def record_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Variable
         types += (x.aval, edge is not None)
     split, is_lasting = split_operation(tuple(types))
     if is_lasting:
-        recording.keep_call(known, split, key[1::2])
-        new = recording.follow(known)
+        recording.note_call(known, split, key[1::2])
+        new = recording.repeat_call(known)
     if new is None:
         new = recording.call(split.values, operands, key[1::2])
     return outputs_of(split, args, operands, edges, new)
@@ -95,11 +96,14 @@ def record_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Variable
 def operands_of(
     recording: Recording, function: object, args: Sequence[Any], differentiable: bool
 ) -> tuple[list[Operand], list[Edge | None], list[Any]]:
-    """The operands and edges of a call, and its key: `function`, each entry and whether it is active."""
+    """The operands and edges of a call, and its key: `function`, then the key and activity of each operand."""
     if step_traces.count:
         for x in args:
             if isinstance(x, Variable):
                 capture_in_step(x)
+    if recording.has_pending:
+        recording.abandon_call()
+    prefix = recording.prefix
     records = differentiable and current_modes().records_gradients
     operands: list[Operand] = []
     edges: list[Edge | None] = []
@@ -118,19 +122,23 @@ def operands_of(
             else:
                 operand = x if type(x) is Literal else operand_of(x)
             if type(operand) is Literal:
-                entry: Hashable = recording.entry_of_literal(operand)
+                operand_key: Hashable = recording.key_of_literal(operand)
             elif operand.recording is recording:
-                entry = operand.number
+                operand_key = operand.number
             elif operand.recording is None and (known := operand.captured)[0] is recording:
-                entry = known[1]
+                operand_key = known[1]
             else:
-                entry = recording.entry_from_outside(operand)
+                operand_key = recording.key_from_outside(operand)
             operands.append(operand)
             edges.append(edge)
-            key += (entry, edge is not None)
+            key += (operand_key, edge is not None)
     except BaseException:
-        recording.keep_captured()
+        recording.abandon_call()
         raise
+    if recording.prefix is not prefix:
+        # An operand was a view that was written to, and has been recorded again, or a value whose
+        # computation has called Python.
+        return operands_of(recording, function, args, differentiable)
     return operands, edges, key
 
 
@@ -150,7 +158,7 @@ def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
 
 
 def outputs_of(
-    split: Any,
+    split: OperationSplit,
     args: Sequence[Any],
     operands: Sequence[Operand],
     edges: Sequence[Edge | None],

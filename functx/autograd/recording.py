@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class PlannedCalls(NamedTuple):
     """Calls that are recorded at once.
 
-    `arrange(table)` gives the entries of their `Prefix`. The table has the numbers of their
+    `arrange(table)` gives the keys of their `Prefix`. The table has the numbers of their
     `new_count` new values, then the operations and literals in `constants`, then the operands from the last
     to the first. `wanted` are the positions and types of the values that are read. The other fields
     are the sums of those of the operations.
@@ -59,8 +59,10 @@ class Recording:
 
     `prefix` says which calls they are, on `captured` values and `literals`. Only values that are still
     referenced are computed: `results` are weak references. If an operation raises, reading a result
-    that depends on it raises the same error. `reusable` holds the captured values that are private, by identity, and
-    `known_constants` the numbers of the others, by identity and type.
+    that depends on it raises the same error. `reusable` holds the captured values that are private, by
+    identity; `known_constants` has the numbers of the others, by identity and type. `has_pending` is True
+    from the first operand of a call that is captured, or a literal, until the call is made.
+    `prefix_of_run` is the prefix that was run.
     """
 
     first_node = 0
@@ -75,7 +77,8 @@ class Recording:
         self.reusable: dict[int, ref[Recorded]] = {}
         self.results: list[ref[Recorded]] = []
         self.is_open, self.is_running, self.has_run = True, False, False
-        self.has_effects = False
+        self.has_effects = self.has_pending = False
+        self.prefix_of_run: Prefix | None = None
         self.effect_error: Exception | None = None
         self._lock = RLock()
 
@@ -88,109 +91,124 @@ class Recording:
         self,
         operation: Operation,
         operands: Sequence[Operand],
-        entries: Sequence[Hashable] | None = None,
+        keys: Sequence[Hashable] | None = None,
     ) -> list[Recorded]:
-        """The new values of an operation, on operands whose `entries` may be known."""
+        """The new values of an operation, on operands whose `keys` may be known."""
         if operation.captured:
-            self.keep_captured()
-            entries = self.entries_of([*operands, *map(operand_of, operation.captured)])
-        elif entries is None:
-            entries = self.entries_of(operands)
+            self.abandon_call()
+            keys = self.keys_of([*operands, *map(operand_of, operation.captured)])
+        elif keys is None:
+            keys = self.keys_of(operands)
         new = None
         if self.is_open:
-            new = self.advance(self.prefix.after_call(operation.structure, entries))
+            new = self.append_call(self.prefix.child_with_call(operation.structure, keys))
         return current_recording().call(operation, operands) if new is None else new
 
     def call_all(self, calls: PlannedCalls, operands: Sequence[Operand]) -> list[Recorded]:
         """The wanted values of several calls, which are added at once."""
-        entries = self.entries_of(operands, counts_literals=False)
-        new = self.advance(self.prefix.after_calls(calls, entries)) if self.is_open else None
+        keys = self.keys_of(operands)
+        new = self.append_call(self.prefix.child_with_calls(calls, keys)) if self.is_open else None
         return current_recording().call_all(calls, operands) if new is None else new
 
-    def follow(self, key: Hashable) -> list[Recorded] | None:
-        """Makes the call that followed those made before, by its key; its new values. None if there is none."""
-        known = self.prefix.next.get(key)
-        return None if known is None or not self.is_open else self.advance(known)
+    def repeat_call(self, key: Hashable) -> list[Recorded] | None:
+        """The new values of a call that was made after the same calls before; None if its key is not known."""
+        known = self.prefix.children.get(key)
+        return None if known is None or not self.is_open else self.append_call(known)
 
-    def advance(self, prefix: Prefix) -> list[Recorded] | None:
-        """Adds the last call of `prefix`, which follows those made; its new values.
+    def append_call(self, prefix: Prefix) -> list[Recorded] | None:
+        """The new values of the last call of `prefix`, which follows the calls made so far.
 
-        None if another thread has begun to run the recording, perhaps without the call.
+        None if another thread has run the recording without the call.
         """
-        self.prefix = prefix
         results = self.results
         new = []
         for number, aval in prefix.new:
             x = Recorded(aval, self, number)
             results.append(ref(x))
             new.append(x)
+        self.prefix, self.has_pending = prefix, False
         if not self.is_open:
-            return None
+            # The other thread may have run the call, which must not have its effects twice.
+            self.run()
+            return new if self.prefix_of_run is prefix else None
         limits = recording_limits
-        if prefix.has_effects or prefix.size >= limits.operations or prefix.bytes >= limits.bytes:
-            self.has_effects = prefix.has_effects
+        if (
+            prefix.last_has_effects
+            or prefix.size >= limits.operations
+            or prefix.bytes >= limits.bytes
+        ):
+            self.has_effects = prefix.last_has_effects
             self.run()
             for x in new:
                 x.look()
         return new
 
-    def entries_of(
-        self, operands: Sequence[Operand], counts_literals: bool = True
-    ) -> list[Hashable]:
+    def keys_of(self, operands: Sequence[Operand]) -> list[Hashable]:
         """Operands of the next call as `Prefix` takes them; values from outside are captured."""
-        entries: list[Hashable] = []
+        if self.has_pending:
+            self.abandon_call()
+        prefix = self.prefix
+        keys: list[Hashable] = []
         try:
             for x in operands:
                 if type(x) is Literal:
-                    entries.append(self.entry_of_literal(x) if counts_literals else x)
+                    keys.append(self.key_of_literal(x))
                 elif x.recording is self:  # type: ignore[union-attr]
-                    entries.append(x.number)  # type: ignore[union-attr]
+                    keys.append(x.number)  # type: ignore[union-attr]
                 elif x.recording is None and (known := x.captured)[0] is self:  # type: ignore[union-attr]
-                    entries.append(known[1])
+                    keys.append(known[1])
                 else:
-                    entries.append(self.entry_from_outside(x))  # type: ignore[arg-type]
+                    keys.append(self.key_from_outside(x))  # type: ignore[arg-type]
         except BaseException:
-            self.keep_captured()
+            self.abandon_call()
             raise
-        return entries
+        # A callback has recorded meanwhile, where a value of another recording was computed.
+        return keys if self.prefix is prefix else self.keys_of(operands)
 
-    def entry_of_literal(self, x: Literal) -> tuple[ShapedArray]:
+    def key_of_literal(self, x: Literal) -> tuple[ShapedArray]:
         """A literal as an operand of the next call."""
+        self.has_pending = True
         self.literals.append(x)
         return (x.aval,)
 
-    def entry_from_outside(self, x: Recorded) -> Hashable:
+    def key_from_outside(self, x: Recorded) -> Hashable:
         """A value of another recording, or from outside, as an operand of the next call."""
         # As `look`, without a call.
         value = x.value if x.recording is None else x.look()
         recording, number = x.captured
         if recording is self:
             return number
-        aval, number = x.aval, -1 - len(self.captured)
+        aval = x.aval
+        if not x.is_private:
+            # Each operation makes another value of the user's array.
+            known = self.known_constants.get((id(value), aval))
+            if known is not None:
+                x.captured = self, known
+                return known
+        self.has_pending = True
+        self.captured.append(value)
+        self.captured_avals.append(aval)
+        number = -len(self.captured)
         if x.is_private:
             self.note_reusable(x, number)
         else:
-            # An array of the user's is made a value for each operation.
-            known = self.known_constants.setdefault((id(value), aval), number)
-            x.captured = self, known
-            if known != number:
-                return known
-        self.captured.append(value)
-        self.captured_avals.append(aval)
+            self.known_constants[id(value), aval] = number
+            x.captured = self, number
         return aval
 
-    def keep_call(self, key: Hashable, split: OperationSplit, entries: Sequence[Hashable]) -> None:
-        """Lets recordings with these calls find the next one, which is that of a split, by `key`."""
+    def note_call(self, key: Hashable, split: OperationSplit, keys: Sequence[Hashable]) -> None:
+        """Lets recordings that have made these calls find the next one, of a split, by `key`."""
         if self.is_open and not split.values.captured:
-            longer = self.prefix.with_call(split.values.structure, entries)
+            longer = self.prefix.new_child(split.values.structure, keys)
             longer.split = split
-            self.prefix.keep(key, longer)
+            self.prefix.keep_child(key, longer)
 
-    def keep_captured(self) -> None:
-        """Keeps what was captured for a call that was not made, without its literals."""
-        del self.literals[self.prefix.literals :]
-        if self.is_open and (types := self.captured_avals[self.prefix.captured :]):
-            self.prefix = self.prefix.after_capturing(types)
+    def abandon_call(self) -> None:
+        """Gives up a call whose operands have keys: its captured values stay captured, its literals go."""
+        self.has_pending = False
+        del self.literals[self.prefix.literal_count :]
+        if self.is_open and (types := self.captured_avals[self.prefix.captured_count :]):
+            self.prefix = self.prefix.child_with_captured(types)
 
     def has_room(self, calls: PlannedCalls) -> bool:
         """Whether it need not run after such calls."""
@@ -255,22 +273,25 @@ class Recording:
             if _thread.recording is self:
                 _thread.recording = None
             try:
-                self.run_held(self.held())
+                # The thread of the recording may be adding a call, which does not count.
+                prefix = self.prefix
+                self.run_held(prefix, [x for x in self.held() if x.number < prefix.count])
             finally:
                 self.is_running = False
         if self.effect_error is not None:
             raise self.effect_error.with_traceback(None)
 
-    def run_held(self, held: Sequence[Recorded]) -> None:
-        """Computes `held`, and frees the recording."""
+    def run_held(self, prefix: Prefix, held: Sequence[Recorded]) -> None:
+        """Runs the calls of `prefix`, which compute `held`, and frees the recording."""
         if held or self.has_effects:
+            self.prefix_of_run = prefix
             try:
-                if self.prefix.wide and not x64_enabled():
+                if prefix.wide and not x64_enabled():
                     # The types are known: 64-bit values stay so where the switch is off by now.
                     with jax.enable_x64(True):
-                        values = self.values_of(held)
+                        values = self.values_of(prefix, held)
                 else:
-                    values = self.values_of(held)
+                    values = self.values_of(prefix, held)
             except BaseException:
                 if self.has_effects or self.has_donated():
                     self.finish(held, [self.interruption()] * len(held))
@@ -303,17 +324,18 @@ class Recording:
             fix="Compute it anew, from values that were kept.",
         )
 
-    def values_of(self, held: Sequence[Recorded]) -> Sequence[Any]:
+    def values_of(self, prefix: Prefix, held: Sequence[Recorded]) -> Sequence[Any]:
         """The values of results, or errors: operation by operation at first, compiled when seen again."""
         numbers = tuple([x.number for x in held])
-        # The thread of the recording may be adding a call, which does not count.
-        prefix = self.prefix
-        captured, literals = self.captured[: prefix.captured], self.literals[: prefix.literals]
+        captured, literals = (
+            self.captured[: prefix.captured_count],
+            self.literals[: prefix.literal_count],
+        )
         # Neither the operations nor their order depend on settings.
         key = prefix, numbers, *literals
         found: tuple[Program, tuple[int, ...]] | None = _programs.get(key)
         if found is None:
-            types = tuple(self.captured_avals[: prefix.captured])
+            types = tuple(self.captured_avals[: prefix.captured_count])
             found = self.program_of(prefix.calls(literals), types, held)
             if found is None:
                 return self.evaluate(prefix.calls(literals), held)
@@ -473,7 +495,7 @@ def continue_recording(recording: Recording | None) -> None:
 def recorded() -> Program:
     """The operations recorded in this thread that were not run yet, as a program."""
     recording = current_recording()
-    recording.keep_captured()
+    recording.abandon_call()
     calls = recording.prefix.calls(recording.literals)
     builder, values = recording.trace(calls, recording.captured_avals)
     outputs = [values[x.number].atom for x in recording.held()]

@@ -311,7 +311,7 @@ class StepTrace(TracedRecording):
         self,
         operation: Operation,
         operands: Sequence[Operand],
-        entries: Sequence[Hashable] | None = None,
+        keys: Sequence[Hashable] | None = None,
     ) -> list[Recorded]:
         self.builder.source = user_source(2)
         return super().call(operation, operands)

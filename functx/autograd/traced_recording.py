@@ -47,20 +47,23 @@ class TracedRecording(Recording):
         """The traced value of an array that a program has captured."""
         return self.builder.tracer(x)
 
-    def entry_from_outside(self, x: Recorded) -> None:
+    def key_from_outside(self, x: Recorded) -> None:
         """None: its calls are not found by numbers."""
 
-    def entry_of_literal(self, x: Literal) -> None:  # type: ignore[override]
+    def key_of_literal(self, x: Literal) -> None:  # type: ignore[override]
         """None, as of a value from outside."""
 
-    def keep_call(self, key: Hashable, split: OperationSplit, entries: Sequence[Hashable]) -> None:
-        """Does nothing, so that each call is made by `call`."""
+    def repeat_call(self, key: Hashable) -> None:
+        """None: each call is made by `call`."""
+
+    def note_call(self, key: Hashable, split: OperationSplit, keys: Sequence[Hashable]) -> None:
+        """Does nothing, since no call is found by a key."""
 
     def call(
         self,
         operation: Operation,
         operands: Sequence[Operand],
-        entries: Sequence[Hashable] | None = None,
+        keys: Sequence[Hashable] | None = None,
     ) -> list[Recorded]:
         args = [*map(self.traced, operands), *map(self.traced_constant, operation.captured)]
         outs = self.builder.inline(operation.program, args)

@@ -8,6 +8,7 @@ import pytest
 
 import functx
 import functx.numpy as fnp
+from functx import lax
 from functx.autograd import Variable, recorded
 from functx.autograd import prefixes as tree
 from functx.autograd.prefixes import EMPTY_PREFIX, Prefix
@@ -98,7 +99,7 @@ def test_rules_that_change_inside_a_recording_hold_from_the_next_call_on():
         # The first product is recorded before the rules change.
         y = x * 3.0
         invalidate_caches()
-        assert not EMPTY_PREFIX.next
+        assert not EMPTY_PREFIX.children
         out = (y * y).sum()
         out.backward()
         found, x.grad = float(x.grad), None
@@ -108,7 +109,7 @@ def test_rules_that_change_inside_a_recording_hold_from_the_next_call_on():
 
 
 def test_a_tree_that_grew_too_large_is_forgotten(monkeypatch):
-    monkeypatch.setattr(tree, "_LIMIT", Prefix.made + 20)
+    monkeypatch.setattr(tree, "_LIMIT", Prefix.total + 20)
     x = Variable(1.0, requires_grad=True)
     with compilations() as count:
         for length in (3, 7, 11, 3, 7, 11):
@@ -117,4 +118,68 @@ def test_a_tree_that_grew_too_large_is_forgotten(monkeypatch):
                 y = y * 1.0 + 0.5
             (slope,) = functx.autograd.grad(y, x)
             assert (float(y), float(slope)) == (1 + length / 2, 1)
-    assert Prefix.made <= tree._LIMIT and count.n <= 12
+    assert Prefix.total <= tree._LIMIT and count.n <= 12
+
+
+def test_a_view_that_is_read_again_between_operands_leaves_their_values_and_gradients_right():
+    base = Variable([0.0, 1.0, 2.0])
+    view = base[::-1]
+    for k, operate in enumerate(
+        [lambda x: x * view, lambda x: 2.0 * x - view, lambda x: fnp.stack([x, x, view])[0] * view]
+    ):
+        view.tolist()
+        base += 10.0
+        base.tolist()
+        x = Variable(ONES * 5, requires_grad=True)
+        y = operate(x)
+        known = np.array([2.0, 1.0, 0.0]) + 10 * (k + 1)
+        y.sum().backward()
+        wanted = [5 * known, 10 - known, 5 * known][k], [known, 2 + 0 * known, known][k]
+        assert (y.tolist(), x.grad.tolist()) == tuple([a.tolist() for a in wanted])
+
+
+def test_an_operation_that_is_refused_leaves_the_next_ones_right():
+    x, z = Variable(ONES * 2), Variable(ONES * 7)
+    two = Variable([3.0, 3.0])
+    for refused in (
+        lambda: lax.add(x, two),
+        lambda: lax.clamp(x * 0.5, z, two),
+        lambda: fnp.concatenate([1.5 * x, Variable([[1.0]])]),
+        lambda: lax.reshape(x * 2.5, (7,)),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            refused()
+        assert (z * 1.5 + z).tolist() == [17.5] * 3
+
+
+def test_a_callback_may_record_while_an_operand_of_another_thread_is_computed():
+    kept, computed = [], []
+
+    def host(a):
+        kept.append(Variable(ONES * 100) * 2.0)
+        return np.asarray(a) * 3
+
+    def call():
+        spec = jax.ShapeDtypeStruct((3,), np.dtype("float32"))
+        computed.append(functx.pure_callback(host, spec, Variable(ONES * 4)))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert (Variable(ONES * 5) * computed[0]).tolist() == [60] * 3
+    assert kept[0].tolist() == [200] * 3
+
+
+def test_a_number_that_a_walk_saves_and_that_changes_makes_no_prefixes():
+    x = Variable(ONES, requires_grad=True)
+
+    def slope(rate):
+        (x * x * rate).sum().backward()
+        found, x.grad = x.grad.tolist(), None
+        return found
+
+    for _ in range(5):
+        slope(0.5)
+    before = Prefix.total
+    assert [slope(rate) for rate in (1.0, 2.0, 4.0)] == [[2] * 3, [4] * 3, [8] * 3]
+    assert Prefix.total == before

@@ -283,7 +283,7 @@ def test_a_call_with_captured_arrays_moves_to_a_new_recording_if_another_thread_
     program, captured = trace(lambda x: [x * CAPTURED], [ShapedArray((2,), np.dtype("float32"))])
     operation = operation_of(close_over(program, captured))
     assert len(operation.captured) == 1
-    first, capture = current_recording(), Recording.entry_from_outside
+    first, capture = current_recording(), Recording.key_from_outside
 
     def capture_and_run(recording, *args):
         if recording is first:
@@ -292,7 +292,7 @@ def test_a_call_with_captured_arrays_moves_to_a_new_recording_if_another_thread_
             thread.join()
         return capture(recording, *args)
 
-    monkeypatch.setattr(Recording, "entry_from_outside", capture_and_run)
+    monkeypatch.setattr(Recording, "key_from_outside", capture_and_run)
     (product,) = first.call(operation, [Variable([1.0, 2.0]).read()])
     assert product.recording is not first and product.compute().tolist() == [3.0, 8.0]
 

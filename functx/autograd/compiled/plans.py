@@ -101,17 +101,17 @@ def plan_of_stage(
     capture, stages = compiled.capture, compiled.stages
     if stages is None or stages.outputs or capture.movable or len(stages.steps) < 2:
         return None
-    stage, accumulations, *rest = stages.steps
-    kinds = {
-        type(capture.calls[n]) for step in rest if type(step) is CallStep for n, _ in step.calls
-    }
-    if (
-        type(stage) is not StageStep
-        or type(accumulations) is not CallStep
-        or kinds - {CallbacksCall}
-    ):
+    stage, accumulations, *others = stages.steps
+    if type(stage) is not StageStep or type(accumulations) is not CallStep:
         return None
+    for step in others:
+        if type(step) is not CallStep:
+            return None
+        if any([type(capture.calls[n]) is not CallbacksCall for n, _ in step.calls]):
+            return None
     operation = stage.operation
+    if operation.captured or operation.effects or operation.select is not None:
+        return None
     numbers = [*[-1 - n for n in capture.inputs], *range(len(operation.new_avals))]
     leaves = []
     for number, slots in accumulations.calls:
@@ -127,6 +127,4 @@ def plan_of_stage(
         leaves.append(leaf)
     operands = [numbers[n] if type(n) is int else n for n in stage.operands]
     entries = [operation.structure, *operands]
-    if operation.captured or operation.effects or operation.select is not None:
-        return None
     return WalkPlan.of(graph, leaves, [operation], entries, operation.new_avals)
