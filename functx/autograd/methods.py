@@ -27,6 +27,7 @@ from functx.autograd.variable import Variable, open_level
 from functx.autograd.views import chain
 from functx.core.caches import Cache
 from functx.core.config import NO_TRACE_OPTIONS, trace_options
+from functx.core.functionalization import is_row_major, strides_of
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
@@ -53,7 +54,7 @@ def record_function(
     """`fun(*args, *static, **options)`, by the operations that it was for such arguments before."""
     if not records_only():
         return fun(*args, *static, **options)
-    others: tuple[Hashable, ...] = args[0]._strides, x64_enabled()
+    others: tuple[Hashable, ...] = args[0]._strides, args[-1]._strides, x64_enabled()
     if static or options:
         try:
             others = *others, static_key((*static, *options.items()))
@@ -111,13 +112,16 @@ def trace_method(
 ) -> OperationSplit | Program | bool:
     """The operation that `fun` records, or the program of several; False if the types do not tell.
 
-    Views that are returned are operations of their own, since they share memory.
+    Views that are returned are operations of their own, since they share memory, and so are results in another
+    memory order than by rows.
     """
-    copies = False
+    copies, by_rows = False, True
 
     def body(*xs: Tracer) -> list[Any]:
-        nonlocal copies
+        nonlocal copies, by_rows
         out = fun(*xs, *static)
+        if type(out) is Tracer:
+            by_rows = is_row_major(out.shape, strides_of(out.builder, out.atom))
         # The program will lack its copies, which new memory needs.
         copies = current_builder.require().has_copies
         return [out]
@@ -131,7 +135,7 @@ def trace_method(
         return False
     primitives = [eqn.primitive for eqn in program.equations]
     views = [v for eqn in program.equations if isinstance(eqn.primitive, View) for v in eqn.outputs]
-    if type(primitives[0]) is ops.Sqrt or not set(views).isdisjoint(program.outputs):
+    if type(primitives[0]) is ops.Sqrt or not by_rows or not set(views).isdisjoint(program.outputs):
         return program
     # The method serves calls from other lines too.
     equations = [eqn.replace(source=None) for eqn in program.equations]
@@ -182,9 +186,10 @@ def _define_operator(
 
 
 def takes_number(x: Variable) -> bool:
-    """Whether a Python number takes the dtype of `x`, and the operation is only recorded."""
+    """Whether a number takes the dtype of `x`, which lies in row-major order, and operations are only recorded."""
     aval = x._recorded.aval
-    return aval.dtype.kind == "f" and not aval.weak_type and records_only()
+    is_plain = aval.dtype.kind == "f" and not aval.weak_type and x._strides is None
+    return is_plain and records_only()
 
 
 def records_only() -> bool:

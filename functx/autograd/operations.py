@@ -33,6 +33,12 @@ from functx.autograd.variable import (
 )
 from functx.autograd.views import VersionCounter, ViewOf
 from functx.core.config import option_key
+from functx.core.functionalization import (
+    is_row_major,
+    noncontiguous_strides,
+    result_strides,
+    row_major_strides,
+)
 from functx.core.primitive import Primitive, View
 from functx.core.program import Literal, Program
 from functx.core.program_editing import hoist_captures
@@ -68,6 +74,8 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
         outs = record_primitive(primitive, args)
     if isinstance(primitive, View) and isinstance(args[0], Variable):
         share_memory(primitive, args, outs)
+    elif primitive.keeps_memory_order:
+        set_memory_order(primitive, args, outs)
     return outs
 
 
@@ -234,6 +242,7 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
     strides = primitive.view_strides(base.aval_, base.strides_())
     if strides is None:
         return
+    layout = None if is_row_major(outs[0].shape, strides) else strides
     under_no_grad = not current_modes().records_gradients
     memory_edge = base.owner._edge if under_no_grad else None
     same = base._view if type(primitive) is ops.Reshape and primitive.shape == base.shape else None
@@ -249,7 +258,26 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
         out._view = same or ViewOf(
             base, primitive, tuple(args[1:]), i, None, under_no_grad, memory_edge
         )
-        out._strides = strides
+        out._strides = layout
+
+
+def set_memory_order(primitive: Primitive, args: Sequence[Any], outs: Sequence[Variable]) -> None:
+    """Lays out new results in the memory order that NumPy gives them."""
+    if not primitive.reorders_memory and not any(
+        [isinstance(x, Variable) and x._strides is not None for x in args]
+    ):
+        return
+    avals = [x.aval_ if isinstance(x, Variable) else aval_of(x) for x in args]
+    layouts = [
+        x.strides_()
+        if isinstance(x, Variable)
+        else noncontiguous_strides(x) or row_major_strides(aval.shape)
+        for x, aval in zip(args, avals, strict=True)
+    ]
+    strides = result_strides(primitive, avals, layouts, outs[0].shape)
+    if not is_row_major(outs[0].shape, strides):
+        for x in outs:
+            x._strides = strides
 
 
 def has_tangent(args: Sequence[Any]) -> bool:

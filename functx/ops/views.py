@@ -12,7 +12,12 @@ import numpy as np
 from functx import ops
 from functx.core.effects import Effect
 from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
-from functx.core.functionalization import Strides, is_computed, row_major_strides
+from functx.core.functionalization import (
+    Strides,
+    is_computed,
+    is_contiguous,
+    row_major_strides,
+)
 from functx.core.primitive import CopiesOperand, Primitive, View
 from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder, is_variable
@@ -347,7 +352,10 @@ def _part(x: Value, i: int) -> Value:
 def copy_array(x: Value) -> Value:
     """A copy of the array `x`, in its memory order; inside a trace a traced one."""
     if isinstance(x, Tracer) or current_builder.get() is not None or is_wrapper(x):
-        return Copy("K" if type(x) is Tracer and len(x.shape) > 1 else "C")(x)
+        keeps_order = isinstance(x, Tracer) and (
+            len(x.shape) > 1 if type(x) is Tracer else not is_contiguous(x)
+        )
+        return Copy("K" if keeps_order else "C")(x)
     if not isinstance(x, np.ndarray):
         return x
     aval = aval_of(x)

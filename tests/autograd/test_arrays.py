@@ -338,3 +338,27 @@ def test_objects_that_refuse_numpys_ufuncs_compare_themselves():
     assert x[0] == pytest.approx(1.0)
     with pytest.raises(TypeError, match="arguments must be arrays or numbers"):
         x == object()  # noqa: B015
+
+
+def test_results_lie_in_the_memory_order_of_numpy_so_that_writes_reach_the_same_arrays():
+    a = onp.arange(6.0, dtype="float32").reshape(2, 3)
+    b = onp.arange(6.0, dtype="float32").reshape(3, 2) + 1
+    functions = [
+        lambda m, x, y: x.T + 1.0,
+        lambda m, x, y: 1.0 - x.T,
+        lambda m, x, y: x.T * y,
+        lambda m, x, y: m.tanh(x.T * 2.0) + (y.T * 2.0).T,
+        lambda m, x, y: m.where(x.T > 1, x.T, y),
+        lambda m, x, y: m.copy(x.T),
+        lambda m, x, y: x.T.copy(),
+        lambda m, x, y: x.T.astype("float32") + 0,
+        lambda m, x, y: x[:, 1:] * 2.0,
+    ]
+    for function in functions:
+        for flat in (lambda r: r.ravel(), lambda r: r.T.reshape(-1)):
+            found = []
+            for module, make in ((onp, onp.array), (np, Variable)):
+                result = function(module, make(a), make(b))
+                flat(result)[1] = 50.0
+                found.append(onp.asarray(result).tolist())
+            assert found[0] == found[1]
