@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,12 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program
 from functx.core.program_editing import replace_program_fields, substitute_atoms
 from functx.core.rewriting import Record, Rewrite, cached_rewrite
-from functx.passes.loop_rerolling import accumulates_cotangent, consecutive_runs, reroll
+from functx.passes.loop_rerolling import (
+    accumulates_cotangent,
+    consecutive_runs,
+    has_finite_derivatives,
+    reroll,
+)
 from functx.passes.memory_planning import backward_slice
 from functx.passes.repeat_detection import (
     EquationDataflow,
@@ -231,6 +236,8 @@ class _OutliningRound:
             return
         block, operands = group.program()
         if self.rewrite.before_transforms and better_inlined(block):
+            if not block.effects:
+                self.outline_between_reads(group, block, names)
             return
         block.name = f"block_{next(names)}"
         call = Call(self.rewrite(block), True)
@@ -241,16 +248,32 @@ class _OutliningRound:
             stop = start + group.length
             self.replaced_until[start:stop] = [stop] * group.length
 
+    def outline_between_reads(
+        self, group: RepeatGroup, block: Program, names: Iterator[int]
+    ) -> None:
+        """Replace the longest run of equations in `block` without reads of parts of arrays."""
+        reads = [i for i, eqn in enumerate(block) if accumulates_cotangent(eqn)]
+        ends = [-1, *reads, group.length]
+        length, begin = max((b - a - 1, a + 1) for a, b in pairwise(ends))
+        starts = [start + begin for start in group.starts]
+        for narrower_group in self.flow.isomorphic_groups(starts, length) if length else ():
+            if self.operations_in(narrower_group) >= self.thresholds.min_operations:
+                self.outline_group(narrower_group, names)
+
 
 def better_inlined(block: Program) -> bool:
     """Whether transforms handle a block better if its equations are not a call.
 
     The cotangent of a slice of an input is added in place where the equations are inlined; a call
-    would return a cotangent of the whole array.
+    would return a cotangent of the whole array. The cotangent of a slice with a start that the
+    call would take has no mask, which infinite derivatives need.
     """
     inputs = {*block.inputs}
-    slices = [eqn for eqn in block if accumulates_cotangent(eqn)]
-    return bool(block.effects) or any([eqn.inputs[0] in inputs for eqn in slices])
+    reads = [eqn for eqn in block if accumulates_cotangent(eqn)]
+    if block.effects or any([eqn.inputs[0] in inputs for eqn in reads]):
+        return True
+    takes_starts = any([not inputs.isdisjoint(eqn.inputs) for eqn in reads])
+    return takes_starts and not has_finite_derivatives(block)
 
 
 class DeduplicateCalls(Rewrite[Program]):

@@ -253,6 +253,42 @@ def test_divisions_by_numbers_and_divisions_all_of_which_have_influence_become_l
         assert len(functx.make_ir(functx.grad(f))(np.ones(300)).equations) < 40
 
 
+def one_place_with_roots_elsewhere(x):
+    table = fnp.stack([x, 2 * x, x - 1], 1) * 1.0
+    for t in 2, 3:
+        table[8, t % 3] += fnp.tanh(fnp.cbrt(x[-t - 1]))
+        table[t, 0] = fnp.tanh(x[t])
+    return table[2, 1]
+
+
+def test_calls_keep_the_masks_of_reads_at_different_places():
+    x = np.array([1.0] * 5 + [0.0] * 4)
+    (grad,) = interpret_in_numpy(functx.make_ir(functx.grad(one_place_with_roots_elsewhere))(x), x)
+    assert grad.tolist() == [0, 0, 2, 0, 0, 0, 0, 0, 0]
+
+
+def long_steps_of_two_writes(x):
+    table = fnp.ones((9, 3)) + x[0]
+    for t in range(6):
+        y = x[-t - 1]
+        for j in range(12):
+            y = fnp.sin(y * 1.1 + j) + fnp.cos(y) * fnp.tanh(y - j)
+        table[8 - t, t % 3] += y
+        table[t // 2, 0] = fnp.tanh(x[t])
+    return fnp.sum(table[1:])
+
+
+def test_steps_that_read_a_table_are_calls_between_the_reads():
+    x = np.linspace(0.1, 1.0, 9)
+    found = []
+    for outline in ("auto", "never"):
+        with functx.config.set(outline=outline):
+            program = functx.make_ir(functx.grad(long_steps_of_two_writes))(x)
+        found += interpret_in_numpy(program, x)
+        assert (len(program.equations) < 120) == (outline == "auto")
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     "name",
     [
