@@ -275,7 +275,7 @@ def _known_strides(
             (known.get(a) if type(a) is Var else None) or row_major_strides(a.aval.shape)
             for a in eqn.inputs
         ]
-        found = None
+        found = primitive.captured_strides
         if isinstance(primitive, View):
             found = primitive.view_strides(avals[0], operands[0])
         elif primitive.keeps_memory_order:

@@ -98,7 +98,7 @@ def result_strides(
     They have the memory order of the operands if the operation `keeps_memory_order`.
     """
     row_major = _row_major_strides(shape)
-    if len(shape) < 2:
+    if len(shape) < 2 or 0 in shape:
         return row_major
     if not primitive.reorders_memory and all(
         [s == _row_major_strides(x.shape) for x, s in zip(avals, strides, strict=True)]
@@ -155,7 +155,7 @@ def in_memory_order(x: NumPyArray, strides: Strides | None) -> NumPyArray:
     """
     if strides is None or is_row_major(x.shape, strides):
         return x
-    axes = sorted(range(x.ndim), key=lambda d: -strides[d])
+    axes = sorted(range(x.ndim), key=lambda d: -abs(strides[d]))
     return np.ndarray.copy(x.transpose(axes)).transpose(np.argsort(axes))
 
 
@@ -315,7 +315,7 @@ class Functionalizer:
         """Give the outputs of `eqn` new storages, with the memory order that NumPy gives them."""
         if not eqn.primitive.keeps_memory_order:
             for v, value in zip(eqn.outputs, values, strict=True):
-                self.new_storage(v, value)
+                self.new_storage(v, value, eqn.primitive.captured_strides)
             return
         aliases = [self.aliases[a] if type(a) is Var else None for a in eqn.inputs]
         strides = result_strides(
@@ -398,10 +398,16 @@ def _location_from(
 ) -> MemoryLocation:
     """The memory of `atom`, the output of `eqn`, for that of its `_layout_sources`."""
     if eqn is None:
-        strides = builder.layouts.get(atom) or row_major_strides(atom.aval.shape)
-        return sources[0] if sources else MemoryLocation(atom, 0, strides)
+        if sources:
+            return sources[0]
+        captured = builder.captured_value(atom)
+        strides = builder.layouts.get(atom) or (
+            noncontiguous_strides(captured) if isinstance(captured, np.ndarray) else None
+        )
+        return MemoryLocation(atom, 0, strides or row_major_strides(atom.aval.shape))
     if not sources:
-        return MemoryLocation(atom, 0, row_major_strides(atom.aval.shape))
+        strides = eqn.primitive.captured_strides or row_major_strides(atom.aval.shape)
+        return MemoryLocation(atom, 0, strides)
     if isinstance(eqn.primitive, View):
         return view_location(sources[0], eqn, eqn.outputs.index(atom))  # type: ignore[arg-type]
     avals = [a.aval for a in eqn.inputs]
@@ -462,11 +468,19 @@ def record_layout_dependence(x: ArrayLike, writes: bool = False) -> None:
     The layout matters only if the program has writes; `writes` says that it has.
     """
     if type(x) is Tracer:
-        for builder in with_parents(x.builder):
+        builders = {*with_parents(x.builder)}
+        if (current := current_builder.innermost()) is not None:
+            builders.update(with_parents(current))
+        for builder in builders:
             builder.layout_reads.append(x)
         if writes:
-            for builder in layout_owners(x):
-                builder.writes = True
+            mark_layout_owners(x)
+
+
+def mark_layout_owners(x: Tracer) -> None:
+    """Record that programs whose inputs determine the layout of `x` depend on it, as writes do."""
+    for builder in layout_owners(x):
+        builder.writes = True
 
 
 def depends_on_layouts(builder: Builder) -> bool:
@@ -583,6 +597,11 @@ def write_to_numpy_arrays(args: Sequence[Any], new: dict[int, Value]) -> None:
         np.copyto(x, value, casting="unsafe", where=written)
 
 
+def input_layouts(builder: Builder, program: Program) -> tuple[Strides | None, ...]:
+    """The `layouts` to functionalize `program` for, which `builder` finished."""
+    return tuple([noncontiguous_strides(Tracer(v, builder)) for v in program.inputs])
+
+
 def build_functionalized(
     builder: Builder, fun: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]
 ) -> tuple[Program, list[Any]]:
@@ -590,7 +609,7 @@ def build_functionalized(
     program, captured = run_and_finish(builder, fun, tracers)
     if builder.writes:
         count = len(program.outputs)
-        pure = cached_rewrite(Functionalize(), program).program
+        pure = cached_rewrite(Functionalize(input_layouts(builder, program)), program).program
         program = Program(
             pure.name,
             pure.inputs,

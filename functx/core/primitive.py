@@ -237,6 +237,8 @@ class Primitive(metaclass=_PrimitiveType):
     """Whether an operation that `keeps_memory_order` also keeps the place of axes of stride 0."""
     reorders_memory: ClassVar[bool] = False
     """Whether results may be out of row-major order though all operands are in it."""
+    captured_strides: ClassVar[tuple[int, ...] | None] = None
+    """The strides of the result, if it is a captured NumPy array that is not in row-major order."""
     repeats_elements: ClassVar[bool] = False
     """Whether results are views with strides of 0."""
     may_share_outputs: ClassVar[bool] = False

@@ -25,6 +25,7 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import (
     Functionalize,
+    Strides,
     noncontiguous_strides,
     write_to_numpy_arrays,
 )
@@ -423,6 +424,15 @@ class Captured(Primitive, abstract=True):
     differentiable = False
     has_captures = True
     name = "captured"
+
+    @property
+    def captured_strides(self) -> Strides | None:  # type: ignore[override]
+        value = self.box.value
+        return noncontiguous_strides(value) if isinstance(value, np.ndarray) else None
+
+    @property
+    def reorders_memory(self) -> bool:  # type: ignore[override]
+        return self.captured_strides is not None
 
     def abstract_eval(self) -> ShapedArray:
         return aval_of(self.box.value)

@@ -9,6 +9,7 @@ from sys import _getframe
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import jax.core
+import numpy as np
 
 from functx.core.backend import InnerJaxTrace, backend
 from functx.core.caches import garbage_collection
@@ -142,6 +143,7 @@ class Builder:
         copy.differentiated, copy.in_names = self.differentiated, self.in_names
         copy.batched_inputs, copy.axis = self.batched_inputs, self.axis
         copy.carries_writes = self.carries_writes
+        copy._row_major_until = None if self._row_major_until is None else 0
         return copy
 
     def producer(self, var: Atom) -> int | None:
@@ -300,6 +302,8 @@ class Builder:
         found = self.captures.get(key)
         if found is None:
             found = self.captures[key] = Var(aval), value
+            if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
+                self._row_major_until = None
         return found[0]
 
     def append(self, primitive: Primitive, args: Sequence[ArrayLike]) -> Any:
@@ -373,6 +377,12 @@ class Builder:
             self.recognizer.emit_jets()
         if self.gradient_stop is not None:
             self.gradient_stop.apply()
+        if self.writes and self.layout_reads and self.parent is not None:
+            from functx.core.functionalization import mark_layout_owners
+
+            # The programs around lose the writes, but depend on the layouts that these saw.
+            for x in self.layout_reads:
+                mark_layout_owners(x)
         captured = list(self.captures.values())
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations

@@ -21,7 +21,7 @@ from functx.core.caches import IdentityKey
 from functx.core.config import contextual_key
 from functx.core.context import ContextValue
 from functx.core.errors import RuleError, type_name
-from functx.core.functionalization import Functionalize, build_functionalized
+from functx.core.functionalization import Functionalize, build_functionalized, input_layouts
 from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
 from functx.core.program import Atom, Program, Var
 from functx.core.program_editing import substitute_atoms
@@ -405,7 +405,8 @@ def inline_rule(name: str, body: Callable[..., Values], operands: Values) -> Rul
     count = len(program.outputs)
     written: tuple[int, ...] = ()
     if builder.writes:
-        program, written, _ = cached_rewrite(Functionalize(), program)
+        layouts = input_layouts(builder, program)
+        program, written, _ = cached_rewrite(Functionalize(layouts), program)
     outs = outer.inline(program, [*operands, *captured])
     return RuleOutputs(outs[:count], dict(zip(written, outs[count:], strict=True)))
 

@@ -16,7 +16,8 @@ from functx.core.tracer import as_ndarray, aval_of
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, Keys, NumPyArray, ShapeLike, Value
 from functx.numpy.array_creation import INT, arange, linspace, zeros
-from functx.numpy.promotion import broadcast_to, copy_array, promote
+from functx.numpy.promotion import broadcast_to, promote
+from functx.numpy.shapes import copy as copy_in_order
 from functx.numpy.shapes import ensure_array, static_integers
 from functx.ops import shapes
 from functx.ops.operands import as_int, canonical_shape
@@ -121,7 +122,7 @@ def meshgrid(
     for x, axis in zip(vectors, axes, strict=True):
         dims = tuple([aval_of(x).size if d == axis else 1 for d in range(len(shape))])
         grids.append(broadcast_to(ops.reshape(x, dims), dims if sparse else shape))
-    return tuple([copy_array(grid) for grid in grids] if copy else grids)
+    return tuple([copy_in_order(grid, "C") for grid in grids] if copy else grids)
 
 
 def indices(

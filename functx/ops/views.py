@@ -352,9 +352,8 @@ def _part(x: Value, i: int) -> Value:
 def copy_array(x: Value) -> Value:
     """A copy of the array `x`, in its memory order; inside a trace a traced one."""
     if isinstance(x, Tracer) or current_builder.get() is not None or is_wrapper(x):
-        keeps_order = isinstance(x, Tracer) and (
-            len(x.shape) > 1 if type(x) is Tracer else not is_contiguous(x)
-        )
+        is_array = isinstance(x, (Tracer, np.ndarray)) and len(x.shape) > 1
+        keeps_order = is_array and (type(x) is Tracer or not is_contiguous(x))
         return Copy("K" if keeps_order else "C")(x)
     if not isinstance(x, np.ndarray):
         return x

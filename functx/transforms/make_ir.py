@@ -148,9 +148,13 @@ def make_ir(
     return wrap_transform(wrapper, fun, "make_ir")
 
 
-def copy_host_array(x: object) -> Any:
+def copy_host_array(x: Any) -> Any:
     """A copy of a NumPy array; any other value as it is."""
-    return np.array(x) if type(x) in HOST_ARRAY_TYPES else x
+    if type(x) not in HOST_ARRAY_TYPES:
+        return x
+    # Repeated elements stay repeated, since a copy in their place may lie in memory otherwise.
+    once = x[tuple([slice(1) if step == 0 else slice(None) for step in x.strides])]
+    return np.array(x) if once.shape == x.shape else np.broadcast_to(np.array(once), x.shape)
 
 
 def trace(fun: Function | None = None, decompositions: Mapping[Any, Any] | None = None) -> Function:

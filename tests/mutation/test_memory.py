@@ -480,3 +480,69 @@ def test_writes_through_results_in_column_order_reach_what_they_reach_in_numpy()
         for got in (functionalize(lambda x: f(np, x))(make()), f(np, np.asarray(make()))):
             for a, b in zip(got, wanted, strict=True):
                 numpy.testing.assert_array_equal(a, b)
+
+
+def test_grids_and_sums_of_empty_arrays_lie_in_rows():
+    def f(n, x):
+        first, second = n.meshgrid(x[0], x[1])
+        area = n.trapezoid(x[None, None].T, axis=3)
+        for y in (first, second, area):
+            y.ravel()[1] = -9
+        return [first, second, area]
+
+    wanted = f(numpy, ramp(2, 3))
+    for got in (f(np, np.asarray(ramp(2, 3))), functionalize(lambda x: f(np, x))(ramp(2, 3))):
+        for a, b in zip(got, wanted, strict=True):
+            numpy.testing.assert_array_equal(a, b)
+
+
+def written(n, x):
+    y, z = n.zeros_like(x), n.copy(x) * 2
+    y.ravel()[1], z.T.ravel()[1], z.ravel()[2] = 9, 8, 7
+    return y + z
+
+
+INSIDE = {
+    "scan": lambda f: lax.scan(lambda c, _: (c, f(1.0)), 0.0, None, length=1)[1][0],
+    "while_loop": lambda f: lax.while_loop(lambda c: c[0] < 1, lambda c: (1, f(1.0)), (0, f(1.0)))[
+        1
+    ],
+    "cond": lambda f: lax.cond(numpy.True_, f, lambda s: 0 * f(s), 1.0),
+    "vmap": lambda f: vmap(f)(np.ones(1))[0],
+    "checkpoint": lambda f: functx.checkpoint(f)(1.0),
+    "jit": lambda f: jit(f)(1.0),
+    "jit of scan": lambda f: jit(
+        lambda s: lax.scan(lambda c, _: (c, f(s)), 0.0, None, length=1)[1][0]
+    )(1.0),
+}
+ORDERS = {
+    "rows": lambda: ramp(2, 3),
+    "columns": lambda: numpy.asfortranarray(ramp(2, 3)),
+    "repeated": lambda: numpy.broadcast_to(ramp(1, 3), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_bodies_see_the_memory_order_of_captured_arrays(order):
+    make = ORDERS[order]
+
+    def inside(run):
+        # A traced array, a result in its memory order, and an array of NumPy are captured.
+        return lambda x: [run(lambda s, y=y: written(np, y) * s) for y in (x, x.T * 1, make())]
+
+    wanted = [written(numpy, x) for x in (make(), make().T * 1, make())]
+    for run in INSIDE.values():
+        for a, b in zip(functionalize(inside(run))(make()), wanted, strict=True):
+            numpy.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_results_computed_from_a_captured_array_of_numpy_have_its_memory_order(order):
+    def f(n, s):
+        y = ORDERS[order]() * s
+        return written(n, y) + written(n, x * s)
+
+    x = ORDERS[order]()
+    wanted = f(numpy, numpy.float32(2))
+    numpy.testing.assert_array_equal(jit(lambda s: f(np, s))(2.0), wanted)
+    numpy.testing.assert_array_equal(make_ir(lambda s: f(np, s))(2.0)(2.0), wanted)

@@ -19,7 +19,12 @@ from functx import ops
 from functx.core.config import config
 from functx.core.effects import Effects, is_ordered
 from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
-from functx.core.functionalization import Functionalize, FunctionalizedProgram, storage_base
+from functx.core.functionalization import (
+    Functionalize,
+    FunctionalizedProgram,
+    noncontiguous_strides,
+    storage_base,
+)
 from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
@@ -485,8 +490,9 @@ def trace_body(call: OperatorPrimitive, body: Registration, avals: Avals) -> Tra
         return leaves
 
     program, captured = trace(results, avals, name=call.operator.__name__, kind="custom_op")
+    layouts = *[None] * len(avals), *[noncontiguous_strides(x) for x in captured]
     pure = (
-        cached_rewrite(Functionalize(), program)
+        cached_rewrite(Functionalize(layouts), program)
         if program.writes
         else FunctionalizedProgram(program, (), False)
     )

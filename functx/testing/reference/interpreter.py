@@ -410,7 +410,7 @@ def _new_memory(
     """A copy of `out`, a result for `operands`, with the memory order that NumPy gives it."""
     copy = np.array(out, order="C")
     if not primitive.keeps_memory_order:
-        return copy
+        return in_memory_order(copy, primitive.captured_strides)
     strides = [tuple([n // x.itemsize for n in x.strides]) for x in operands]
     return in_memory_order(copy, result_strides(primitive, avals, strides, copy.shape))
 
