@@ -417,10 +417,11 @@ def _location_from(
     )
 
 
-def layout_owners(x: Tracer) -> set[Builder]:
-    """The builders with inputs whose layout determines that of `x`."""
+def layout_owners(*arrays: Tracer) -> set[Builder]:
+    """The builders with inputs whose layout determines that of one of `arrays`."""
     owners: set[Builder] = set()
-    pending, seen = [(x.builder, x.atom)], {x.atom}
+    pending = [(x.builder, x.atom) for x in arrays]
+    seen = {*pending}
     while pending:
         builder, atom = pending.pop()
         eqn = builder.defining_equation(atom)
@@ -429,8 +430,8 @@ def layout_owners(x: Tracer) -> set[Builder]:
         ]
         if eqn is None and not sources:
             owners.add(builder)
-        pending += [(b, a) for b, a in sources if a.aval.shape and a not in seen]
-        seen.update(a for _, a in sources)
+        pending += [(b, a) for b, a in sources if a.aval.shape and (b, a) not in seen]
+        seen.update(sources)
     return owners
 
 
@@ -477,15 +478,15 @@ def record_layout_dependence(x: ArrayLike, writes: bool = False) -> None:
             mark_layout_owners(x)
 
 
-def mark_layout_owners(x: Tracer) -> None:
-    """Record that programs whose inputs determine the layout of `x` depend on it, as writes do."""
-    for builder in layout_owners(x):
+def mark_layout_owners(*arrays: Tracer) -> None:
+    """Record that programs whose inputs determine layouts of `arrays` depend on them, as writes do."""
+    for builder in layout_owners(*arrays):
         builder.writes = True
 
 
 def depends_on_layouts(builder: Builder) -> bool:
     """Whether a program with writes depends on the memory layout of its inputs."""
-    return builder.writes and any([builder in layout_owners(x) for x in builder.layout_reads])
+    return builder.writes and builder in layout_owners(*builder.layout_reads)
 
 
 def noncontiguous_strides(x: ArrayLike) -> Strides | None:

@@ -381,8 +381,7 @@ class Builder:
             from functx.core.functionalization import mark_layout_owners
 
             # The programs around lose the writes, but depend on the layouts that these saw.
-            for x in self.layout_reads:
-                mark_layout_owners(x)
+            mark_layout_owners(*self.layout_reads)
         captured = list(self.captures.values())
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations
