@@ -498,7 +498,7 @@ MISTAKES = {
     "a requirement that is no boolean": (
         lambda: functx.autograd.Variable(1.0).requires_grad_("x"),
         "ArgumentError",
-        ["requires_grad", "boolean", "'x'"],
+        ["requires_grad", "bool", "'x'"],
         lambda: functx.autograd.Variable(1.0).requires_grad_(True),
     ),
     "an accuracy that is none": (
