@@ -76,11 +76,8 @@ def record_function(
         if user_rule_runs.count == count:
             _methods.put(of_types, found)
     if type(found) is OperationSplit:
-        if user_rule_runs.count == count:
-            recording.note_call(known, found, key[1::2])
-            new = recording.repeat_call(known)
-        if new is None:
-            new = recording.call(found.values, operands, key[1::2])
+        lasting = known if user_rule_runs.count == count else None
+        new = recording.call_split(lasting, found, operands, key[1::2])
         return outputs_of(found, args, operands, edges, new)[0]
     recording.abandon_call()
     return replay(found, args) if type(found) is Program else fun(*args, *static, **options)

@@ -93,11 +93,7 @@ def record_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Variable
     for x, edge in zip(operands, edges, strict=True):
         types += (x.aval, edge is not None)
     split, is_lasting = split_operation(tuple(types))
-    if is_lasting:
-        recording.note_call(known, split, key[1::2])
-        new = recording.repeat_call(known)
-    if new is None:
-        new = recording.call(split.values, operands, key[1::2])
+    new = recording.call_split(known if is_lasting else None, split, operands, key[1::2])
     return outputs_of(split, args, operands, edges, new)
 
 

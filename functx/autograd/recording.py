@@ -196,6 +196,20 @@ class Recording:
             x.captured = self, number
         return aval
 
+    def call_split(
+        self,
+        key: Hashable | None,
+        split: OperationSplit,
+        operands: Sequence[Operand],
+        keys: Sequence[Hashable],
+    ) -> list[Recorded]:
+        """The new values of the operation of a split, which is found by `key` from now on, unless that is None."""
+        new = None
+        if key is not None:
+            self.note_call(key, split, keys)
+            new = self.repeat_call(key)
+        return self.call(split.values, operands, keys) if new is None else new
+
     def note_call(self, key: Hashable, split: OperationSplit, keys: Sequence[Hashable]) -> None:
         """Lets recordings that have made these calls find the next one, of a split, by `key`."""
         if self.is_open and not split.values.captured:

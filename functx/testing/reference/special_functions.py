@@ -30,7 +30,7 @@ def parameter_derivative(
     shape = np.broadcast_shapes(*[x.shape for x in args])
     total, radius, count = 0.0, np.maximum(0.25 * np.abs(args[i].real), least_radius), 32
     turns = np.exp(2j * np.pi * np.arange(count) / count).reshape(count, *[1] * len(shape))
-    # Those of small operands in one call.
+    # The points around small operands are evaluated in one call.
     for some in [turns] if math.prod(shape) < 1000 else np.split(turns, count):
         moved = [x + radius * some if j == i else x for j, x in enumerate(args)]
         values = parameter_derivative(function, rest, moved, least_radius) * some**-order
