@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, ref
 from functx.autograd.engine import Walk, running_walk
 from functx.autograd.hooks import RemovableHandle, joined
 from functx.autograd.nodes import Edge, GradientEdge, Node
+from functx.autograd.value_hooks import edge_for
 from functx.autograd.variable import Variable
 from functx.core.errors import ArgumentError, HookModeError, HookTargetError, type_name
 from functx.core.tracer import Tracer
@@ -60,7 +61,7 @@ def edge_of(x: object, function: str) -> Edge:
         if type(x) is Tracer:
             refuse_of_traced(error, x)
         raise error
-    return x.edge_for(function)
+    return edge_for(x, function)
 
 
 class MultiGradHook:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 if TYPE_CHECKING:
-    from functx.autograd.nodes import Edge
     from functx.autograd.variable import Variable
 
 _ids = count()
 
 
-class registrations:  # noqa: N801 - set by `register` and `retain`
+class registrations:  # noqa: N801 - set by `next_registration`
     """The number of the last hook that was registered, by which a walk knows that there may be new ones."""
 
     last = 0
@@ -87,9 +86,15 @@ def joined(handles: Sequence[RemovableHandle]) -> RemovableHandle:
     return handle
 
 
+def next_registration() -> int:
+    """The number of a hook that is registered now."""
+    registrations.last = next(_ids)
+    return registrations.last
+
+
 def register(table: Hooks, hook: Callable[..., Any]) -> RemovableHandle:
     """Adds `hook` to a table."""
-    registrations.last = key = next(_ids)
+    key = next_registration()
     table[key] = hook
     return RemovableHandle((table, key))
 
@@ -98,22 +103,3 @@ def hook_name(hook: Callable[..., Any]) -> str:
     """The name of a hook for messages."""
     name = getattr(hook, "__name__", None)
     return name if isinstance(name, str) else type(hook).__name__
-
-
-def retain(x: Variable, edge: Edge) -> None:
-    """Lets walks add the gradient of output `edge` to `x.grad`."""
-    node, output = edge
-    node.add_hooks().retained[output] = ref(x)
-    registrations.last = next(_ids)
-
-
-def move_retained(x: Variable, before: Edge | None, after: Edge | None) -> None:
-    """Lets walks add to `x.grad` the gradient of its value after a write, not of that before."""
-    if before is not None:
-        node, output = before
-        table = node.add_hooks().retained
-        reference = table.get(output)
-        if reference is not None and reference() is x:
-            del table[output]
-    if after is not None:
-        retain(x, after)

@@ -15,23 +15,14 @@ import jax
 import numpy as np
 
 from functx import numpy as fnp
-from functx.autograd import views
+from functx.autograd import value_hooks, views
 from functx.autograd.conversions import ConvertibleArray
-from functx.autograd.hooks import (
-    Hooks,
-    NodeHooks,
-    RemovableHandle,
-    dead_reference,
-    move_retained,
-    register,
-    retain,
-)
+from functx.autograd.hooks import NodeHooks, dead_reference
 from functx.autograd.modes import check_outside_transforms, current_modes
 from functx.autograd.nodes import (
     AccumulateGrad,
     Edge,
     Node,
-    outside_node_error,
 )
 from functx.autograd.recorded import Recorded, capture_in_step, constant, step_traces
 from functx.autograd.recording import Recording
@@ -42,7 +33,6 @@ from functx.core.errors import (
     ConcretizationError,
     ForeignCodeError,
     GradAssignmentError,
-    HookTargetError,
     InferenceArrayError,
     LostDerivativeError,
     RequiresGradError,
@@ -58,7 +48,6 @@ from functx.core.tracing import Builder, eval_context, refuse_in_transform
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.core.wrappers import is_wrapper
-from functx.transforms.argument_names import check_callable
 
 
 class Dual(NamedTuple):
@@ -236,7 +225,7 @@ class Variable(ConvertibleArray):
         """Sets the value, after a write."""
         before, self._recorded, self._edge, self._dual = self._edge, recorded, edge, dual
         if self._retains_grad:
-            move_retained(self, before, edge)
+            value_hooks.move_retained(self, before, edge)
 
     @property
     def is_current(self) -> bool:
@@ -404,73 +393,8 @@ class Variable(ConvertibleArray):
         """Whether walks keep the gradient of this value, which is no leaf, in `grad`."""
         return self._retains_grad and not self.is_leaf
 
-    def retain_grad(self) -> None:
-        """Let walks add the gradient of this value to `grad`, which they do for leaves alone.
-
-        It is the gradient that the hooks of the value left. After a write, it is that of the new value.
-
-        Raises HookTargetError for a value without a gradient.
-        """
-        edge = self.edge_for("retain_grad")
-        if self._leaf is None and not self._retains_grad:
-            self._retains_grad = True
-            retain(self, edge)
-
-    def register_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
-        """Call `hook(gradient)` in each walk, with the whole gradient of this value.
-
-        An array that it returns replaces the gradient; None leaves it. Hooks run in the order of
-        registration. A hook belongs to the value that the array has now: after a write, the new value
-        has none.
-
-        Raises HookTargetError for a value without a gradient.
-
-        >>> from functx.autograd import Variable
-        >>> x = Variable(2.0, requires_grad=True)
-        >>> handle = x.register_hook(lambda gradient: gradient * 10)
-        >>> (x * x).backward()
-        >>> print(x.grad)
-        40.0
-        """
-        check_callable(hook, "register_hook")
-        node, output = self.edge_for("register_hook")
-        return register(node.add_hooks().values.setdefault(output, Hooks()), hook)
-
-    def register_post_accumulate_grad_hook(
-        self, hook: Callable[[Variable], None]
-    ) -> RemovableHandle:
-        """Call `hook(x)`, for this leaf `x`, after each walk's gradient was added to `x.grad`.
-
-        The hook may write to the leaf and to its gradient, and must return None.
-
-        Raises HookTargetError unless this is a leaf that requires a gradient.
-        """
-        name = "register_post_accumulate_grad_hook"
-        check_callable(hook, name)
-        node, _ = self.edge_for(name)
-        if self._leaf is None:
-            raise HookTargetError(
-                f"{name}: only a leaf adds up gradients; got the result of `{node.label}`, "
-                f"{self.aval_!r}",
-                fix="Register it with register_hook, or on the leaves.",
-            )
-        return register(node.add_hooks().post_accumulate, hook)
-
-    def edge_for(self, function: str) -> Edge:
-        """The edge of this value, for hooks on it; HookTargetError if it has no gradient."""
-        check_outside_transforms(function, "Write functx.hook_grad(x, fn), or call it outside.")
-        edge = self.edge
-        if step_traces.count and edge is not None and self._leaf is None:
-            trace = step_traces.of_thread()
-            if trace is not None and edge[0].number < trace.first_node:
-                raise outside_node_error(edge[0])
-        if edge is None:
-            raise HookTargetError(
-                f"{function}: the array must require a gradient; got {self.aval_!r}, which does not",
-                fix="Make a leaf with requires_grad=True before computing it.",
-            )
-        return edge
-
+    retain_grad, register_hook = value_hooks.retain_grad, value_hooks.register_hook
+    register_post_accumulate_grad_hook = value_hooks.register_post_accumulate_grad_hook
     write, detach, check_writable = views.write, views.detach, views.check_writable
 
     def without_history(self) -> Variable:
