@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from functx import ops
-from functx.autograd.engine import Gradient, Walk
+from functx.autograd.engine import Walk
+from functx.autograd.gradients import Gradient
 from functx.autograd.nodes import (
     AccumulateGrad,
     Edge,

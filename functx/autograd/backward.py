@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from functx import ops
-from functx.autograd.engine import Walk, array_of_gradient, running_walk, visiting_order
+from functx.autograd.engine import Walk, running_walk, visiting_order
+from functx.autograd.gradients import array_of_gradient
 from functx.autograd.modes import grad_mode
 from functx.autograd.nodes import Edge, GradientEdge, Pullback
 from functx.autograd.planned_walks import run_walk

@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from functx.autograd.backward import backward
-from functx.autograd.engine import Gradient, Walk, is_checkpoint_valid, running_walk
+from functx.autograd.engine import Walk, is_checkpoint_valid, running_walk
+from functx.autograd.gradients import Gradient
 from functx.autograd.modes import check_outside_transforms, current_modes, grad_mode
 from functx.autograd.nodes import (
     Edge,

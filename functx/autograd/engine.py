@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from functx import ops
 from functx.autograd.anomaly import current_anomalies, pull_back_with_origin
 from functx.autograd.even_powers import join_power_with_root
-from functx.autograd.hooks import NodeHooks, hook_name
-from functx.autograd.modes import current_modes, set_modes
+from functx.autograd.gradients import Gradient, add_to_grad, make_gradient, record
+from functx.autograd.modes import set_modes
 from functx.autograd.nodes import (
     AccumulateGrad,
     CotangentsUsed,
@@ -31,61 +30,35 @@ from functx.autograd.nodes import (
     operands_read,
     outside_node_error,
 )
-from functx.autograd.operations import record_outputs
-from functx.autograd.recorded import Recorded, running_step, step_traces
+from functx.autograd.recorded import Recorded, step_traces
 from functx.autograd.recorded_operations import Operation, operation_of
 from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.saved import PackedValue
-from functx.autograd.variable import Variable, make_variable, open_level, variable_of_literal
+from functx.autograd.variable import make_variable, open_level
+from functx.autograd.walk_hooks import HookRunner
 from functx.core.errors import (
     ArgumentError,
-    AutogradError,
     CallbackError,
-    GradientTypeError,
-    HookResultError,
     type_name,
 )
-from functx.core.primitive import Primitive
-from functx.core.program import Literal
 from functx.core.rewriting import apply, cached_rewrite
-from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import bind
-from functx.core.types import ShapedArray, is_complex, threefry_partitionable, x64_enabled
+from functx.core.tracer import current_builder
+from functx.core.types import ShapedArray, threefry_partitionable, x64_enabled
 from functx.ops.operands import literal
 from functx.transforms.call_primitive import known_masks
 
 _add = ops.Add()
 _or = ops.Or()
-_conj = ops.Conj()
-_not_equal = ops.Ne()
 _DEPTH_OF_A_THREAD = 20
 """The number of walks that run inside one another in one thread, which bounds its stack."""
 
 
-class Gradient(NamedTuple):
-    """The gradient of a value during a walk.
-
-    It is zero where `mask` is false, also if the pullback is infinite there. That of a complex value
-    is the conjugate of the gradient that users see, by PyTorch's convention.
-    """
-
-    value: Any
-    mask: Any = None
-
-
-make_gradient = partial(tuple.__new__, Gradient)
-"""`Gradient(*fields)` in half the time."""
-
-
-class Walk:
+class Walk(HookRunner):
     """One walk from roots to leaves.
 
     With `create_graph` the pullbacks are operations with nodes themselves. `wanted` are the edges
     whose gradients are returned; only nodes that lead to them run, and leaves are left alone. With
     `accumulate` gradients are added to `.grad` of the leaves, only of those wanted if there are any.
-
-    With `has_recorded_values` its values are Recorded, else arrays that `bind` and `apply` take:
-    Variables where it is differentiated, traced values where it is batched.
     """
 
     def __init__(
@@ -191,10 +164,6 @@ class Walk:
             mask = self.bind(_or, (before.mask, gradient.mask))
         buffer[index] = Gradient(self.bind(_add, (before.value, gradient.value)), mask)
 
-    def bind(self, primitive: Primitive, args: Sequence[Any]) -> Any:
-        """The output of an operation on values of the walk."""
-        return record(primitive, args) if self.has_recorded_values else bind(primitive, args)
-
     def apply(self, operation: Operation, args: Sequence[Any]) -> Sequence[Any]:
         """The outputs of an operation on values of the walk."""
         if self.has_recorded_values:
@@ -277,26 +246,6 @@ class Walk:
         if node.hooks is not None:
             self.run_post_accumulate_hooks(node, node.hooks)
 
-    def variable_of(self, gradient: Gradient) -> Any:
-        """A gradient as the Variable that hooks and users see, which they may write to."""
-        x = gradient.value
-        if type(x) is Recorded:
-            x = make_variable(x, None)
-        elif type(x) is Literal:
-            x = variable_of_literal(x)
-        elif isinstance(x, Variable):
-            x, dual = make_variable(x.read(), x.edge), x._dual
-            x._dual = dual
-        return bind(_conj, (x,)) if is_complex(x.dtype) else x
-
-    def gradient_of(self, x: Any) -> Gradient:
-        """The gradient that a hook or a user gave."""
-        if type(x) is Literal:
-            return Gradient(x if self.has_recorded_values else variable_of_literal(x))
-        if is_complex(x.dtype):
-            x = bind(_conj, (x,))
-        return Gradient(x.read() if self.has_recorded_values else x)
-
     def pull_back(self, node: Node, gradients: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the operands of a node."""
         if node.number < self.first_node:
@@ -319,29 +268,13 @@ class Walk:
                 return [None] * len(node.edges)
         if split.refusal is not None:
             raise split.refusal.with_traceback(None)
-        cotangents: list[Any] = []
-        masked, missing = False, 0
-        for i in split.differentiable:
-            g = gradients[i]
-            if g is None:
-                missing += 1
-                cotangents.append(self.filled(split.out_avals[i], 0))
-            else:
-                cotangents.append(g.value)
-                masked = masked or g.mask is not None
-        if masked:
-            cotangents += [
-                self.filled(split.out_avals[i].update(dtype=ops.BOOL), g is not None)
-                if (g := gradients[i]) is None or g.mask is None
-                else g.mask
-                for i in split.differentiable
-            ]
+        args, masked, missing = self.cotangents_of(split, gradients)
         pullback, residuals = self.pullback_of(node, saved, masked)
         for x in residuals:
-            cotangents.append(
+            args.append(
                 x if type(x) is Recorded and self.has_recorded_values else self.unpack(node, x)
             )
-        outs = self.apply(pullback, cotangents)
+        outs = self.apply(pullback, args)
         if not self.retain_graph:
             free_saved(node)
         count = len(split.active_positions)
@@ -358,6 +291,32 @@ class Walk:
         if missing:
             self.drop_independent(results, split, pullback, gradients)
         return results
+
+    def cotangents_of(
+        self, split: OperationSplit, gradients: Sequence[Gradient | None]
+    ) -> tuple[list[Any], bool, bool]:
+        """The cotangents that a pullback takes: zeros for gradients that are missing, and masks if any.
+
+        Also whether there are masks, and whether gradients are missing.
+        """
+        cotangents: list[Any] = []
+        masked = missing = False
+        for i in split.differentiable:
+            g = gradients[i]
+            if g is None:
+                missing = True
+                cotangents.append(self.filled(split.out_avals[i], 0))
+            else:
+                cotangents.append(g.value)
+                masked = masked or g.mask is not None
+        if masked:
+            cotangents += [
+                self.filled(split.out_avals[i].update(dtype=ops.BOOL), g is not None)
+                if (g := gradients[i]) is None or g.mask is None
+                else g.mask
+                for i in split.differentiable
+            ]
+        return cotangents, masked, missing
 
     def pull_back_joined(
         self, node: OperationNode, whole: OperationNode, gradients: list[Gradient | None]
@@ -406,139 +365,6 @@ class Walk:
         x = make_variable(recorded, edge if self.create_graph else None)
         x._dual = saved.dual
         return x
-
-    def run_value_hooks(
-        self, node: Node, hooks: NodeHooks, gradients: list[Gradient | None]
-    ) -> list[Gradient | None]:
-        """The gradients after the hooks of the values; adds them to `.grad` of those that retain it."""
-        gradients = list(gradients)
-        for index, table in list(hooks.values.items()):
-            for hook in table.each():
-                gradient = gradients[index]
-                if gradient is None:
-                    break
-                shown = self.variable_of(gradient)
-                value = hook(shown)
-                if (value is None or value is shown) and not is_written(shown):
-                    continue
-                label = f"hook `{hook_name(hook)}`"
-                value = shown if value is None else value
-                gradients[index] = self.replaced(label, value, node.out_avals[index], gradient)
-        for index, reference in list(hooks.retained.items()):
-            x, gradient = reference(), gradients[index]
-            if x is not None and gradient is not None and x.is_current:
-                if current_builder.get() is not None:
-                    raise AutogradError(
-                        "retain_grad: a walk for a batch of gradients (is_grads_batched) must not keep "
-                        f"gradients; got one that passes {x!r}",
-                        fix="Pass the value as an input of grad.",
-                    )
-                # Always a new object: the one before may have a history.
-                add_to_grad(x, self.variable_of(gradient), create_graph=True)
-        return gradients
-
-    def replaced(
-        self, label: str, value: object, aval: ShapedArray, before: Gradient | None
-    ) -> Gradient:
-        """The gradient that a hook returned in place of `before`.
-
-        Where that was masked, the new one is masked as long as the hook leaves it zero.
-        """
-        x = array_of_gradient(value, label)
-        if x.shape != aval.shape or x.dtype != aval.dtype:
-            raise HookResultError(
-                f"{label}: a gradient must have the shape and dtype of its value; got "
-                f"{aval_of(x)!r} for {aval!r}",
-                fix="Return one of the type of the gradient that the hook gets, or None.",
-            )
-        gradient = self.gradient_of(x)
-        if before is None or before.mask is None:
-            return gradient
-        changed = self.bind(_not_equal, (gradient.value, literal(0, aval.dtype)))
-        return gradient._replace(mask=self.bind(_or, (before.mask, changed)))
-
-    def run_prehooks(
-        self, node: Node, hooks: NodeHooks, gradients: list[Gradient | None]
-    ) -> list[Gradient | None]:
-        for hook in hooks.pre.each():
-            given = self.variables_of(gradients)
-            values = hook(given)
-            if values is None and any(map(is_written, given)):
-                values = given
-            if values is not None:
-                label = f"prehook `{hook_name(hook)}`"
-                if not isinstance(values, tuple):
-                    raise GradientTypeError(
-                        f"{label}: the result must be a tuple of gradients or None; got "
-                        f"{type_name(values)}",
-                        fix="Return a tuple, (gradient,) for one output.",
-                    )
-                gradients = self.all_replaced(label, values, given, node.out_avals, gradients)
-        return gradients
-
-    def run_posthooks(
-        self,
-        node: Node,
-        hooks: NodeHooks,
-        results: list[Gradient | None],
-        gradients: list[Gradient | None],
-    ) -> list[Gradient | None]:
-        avals = [None if e is None else e[0].out_avals[e[1]] for e in node.edges]
-        outputs = self.variables_of(gradients)
-        for hook in hooks.post.each():
-            given = self.variables_of(results)
-            values = hook(given, outputs)
-            if values is None and any(map(is_written, given)):
-                values = given
-            if values is not None:
-                values = values if isinstance(values, tuple) else (values,)
-                label = f"posthook `{hook_name(hook)}`"
-                results = self.all_replaced(label, values, given, avals, results)
-        return results
-
-    def variables_of(self, gradients: Sequence[Gradient | None]) -> tuple[Variable | None, ...]:
-        """Gradients as the Variables that hooks and users see."""
-        return tuple([None if g is None else self.variable_of(g) for g in gradients])
-
-    def all_replaced(
-        self,
-        label: str,
-        values: tuple[Any, ...],
-        given: Sequence[Variable | None],
-        avals: Sequence[ShapedArray | None],
-        before: list[Gradient | None],
-    ) -> list[Gradient | None]:
-        """The gradients that a hook of a node returned in place of `before`, which it got as `given`."""
-        if len(values) != len(before):
-            raise HookResultError(
-                f"{label}: there must be a gradient or None for each of {len(before)}; got "
-                f"{len(values)}",
-                fix="Return as many gradients as the hook gets, or None.",
-            )
-        results: list[Gradient | None] = []
-        for value, shown, aval, old in zip(values, given, avals, before, strict=True):
-            if value is shown and not is_written(shown):
-                results.append(old)
-            elif value is None or aval is None:
-                results.append(None)
-            else:
-                results.append(self.replaced(label, value, aval, old))
-        return results
-
-    def run_post_accumulate_hooks(self, node: AccumulateGrad, hooks: NodeHooks) -> None:
-        for hook in hooks.post_accumulate.each():
-            result = hook(node.variable)
-            if result is not None:
-                raise HookResultError(
-                    f"post-accumulate hook `{hook_name(hook)}`: it must return None; got "
-                    f"{type_name(result)}",
-                    fix="Write to x.grad in place of returning a gradient.",
-                )
-
-
-def record(primitive: Primitive, args: Sequence[Any]) -> Recorded:
-    """The output of an operation on recorded values."""
-    return current_recording().record(primitive, args)[0]
 
 
 running_walk: ContextVar[Walk | None] = ContextVar("running_walk", default=None)
@@ -599,49 +425,6 @@ def is_checkpoint_valid() -> bool:
     return walk is None or walk.allows_checkpoint
 
 
-class Total(NamedTuple):
-    """The sum of `before`, a value of `.grad`, and of the gradient that is added to it."""
-
-    before: Recorded
-    value: Any
-
-
-def add_to_grad(
-    x: Variable, gradient: Variable, create_graph: bool, total: Total | None = None
-) -> None:
-    """Adds a new Variable to `.grad`: into the same object, but for a differentiable walk.
-
-    `total` is the sum, if it is known. Walks in several threads may do so at the same time, and wait
-    for a step under `jit` of another thread that has `x`.
-    """
-    numbers = (id(x),) if x._grad is None else (id(x), id(x._grad))
-    is_outside = running_step.begin_adding(numbers)
-    try:
-        with x._lock or x.lock:
-            before = x.read_grad()
-            if before is None:
-                if gradient._edge is not None or gradient._dual is not None:
-                    edge = gradient._edge if create_graph else None
-                    gradient = make_variable(gradient._recorded, edge)
-                x._grad = gradient
-            elif create_graph:
-                x._grad = record_outputs(_add, (before, gradient))[0]
-            else:
-                if not current_modes().inference:
-                    before._check_not_inference("backward", "be added to outside")
-                # Gradients of several leaves may be views of one array.
-                with before.lock:
-                    recorded = before.read()
-                    if total is not None and total.before is recorded:
-                        value = total.value
-                    else:
-                        value = record(_add, (recorded, gradient.read()))
-                    before.write(make_variable(value, None))
-    finally:
-        if is_outside:
-            running_step.end_adding(numbers)
-
-
 def visiting_order(roots: Sequence[Node]) -> tuple[list[Node], set[Node]]:
     """The nodes that a walk from roots reaches, in the order of its visits, and as a set.
 
@@ -682,21 +465,3 @@ def nodes_leading_to(targets: set[Node], reached: set[Node]) -> set[Node]:
         if any([e is not None and e[0] in needed for e in node.edges]):
             needed.add(node)
     return needed
-
-
-def array_of_gradient(x: Any, label: str) -> Tracer | Variable:
-    """A gradient that a user gave; GradientTypeError if it is no array."""
-    if isinstance(x, Tracer):
-        return x
-    if not isinstance(x, (list, tuple)):
-        with suppress(Exception):
-            return Variable(x)
-    raise GradientTypeError(
-        f"{label}: a gradient must be an array or None; got {type_name(x)}",
-        fix="Make an array of it with functx.numpy.array.",
-    )
-
-
-def is_written(x: object) -> bool:
-    """Whether a Variable was written to since it was made."""
-    return isinstance(x, Variable) and x._counter is not None and x._counter.writes > 0

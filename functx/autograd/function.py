@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
 
-from functx.autograd.engine import Gradient, Walk
+from functx.autograd.engine import Walk
 from functx.autograd.function_calls import apply_to_variables, call_setup_context, run_forward
 from functx.autograd.function_context import FunctionContext, state_of
 from functx.autograd.function_methods import FunctionMethods, defines, memoize, once_error
 from functx.autograd.function_rules import apply_traced, mark_differentiated_once
+from functx.autograd.gradients import Gradient
 from functx.autograd.modes import current_modes, grad_mode, no_grad
 from functx.autograd.nodes import Node
 from functx.autograd.variable import Variable, as_variable, make_variable

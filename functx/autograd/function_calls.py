@@ -8,7 +8,7 @@ from typing import Any
 from weakref import ref
 
 from functx import ops
-from functx.autograd.engine import Gradient, Walk
+from functx.autograd.engine import Walk
 from functx.autograd.forward_ad import alias, keep_until_exit
 from functx.autograd.function_context import (
     CallState,
@@ -28,6 +28,7 @@ from functx.autograd.function_methods import (
     missing_method,
     output_tangents,
 )
+from functx.autograd.gradients import Gradient
 from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import Edge, Node, freed_error
 from functx.autograd.variable import (

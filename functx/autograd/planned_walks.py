@@ -7,7 +7,8 @@ from itertools import count
 from typing import Any
 
 from functx import ops
-from functx.autograd.engine import Gradient, Walk, visiting_order, walk_compiler
+from functx.autograd.engine import Walk, visiting_order, walk_compiler
+from functx.autograd.gradients import Gradient
 from functx.autograd.nodes import AccumulateGrad, Edge, Node, OperationNode
 from functx.autograd.recorded import Operand, Recorded, step_traces
 from functx.autograd.recorded_operations import Operation, operation_of_primitive

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from functx.autograd.engine import Gradient, Total, Walk, add_to_grad
+from functx.autograd.engine import Walk
+from functx.autograd.gradients import Gradient, Total, add_to_grad
 from functx.autograd.modes import set_modes
 from functx.autograd.nodes import (
     AccumulateGrad,

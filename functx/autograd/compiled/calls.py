@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from functx.autograd.engine import Gradient, Total, Walk, add_to_grad
+from functx.autograd.engine import Walk
+from functx.autograd.gradients import Gradient, Total, add_to_grad
 from functx.autograd.nodes import Node, SavedValue
 from functx.autograd.recorded import Recorded
 from functx.autograd.variable import Variable, as_variable, make_variable

@@ -41,9 +41,10 @@ from functx.autograd.compiled.traced_rules import (
     has_effects,
     saved_by_function,
 )
-from functx.autograd.engine import Gradient, Walk
+from functx.autograd.engine import Walk
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.function_methods import backward_rule
+from functx.autograd.gradients import Gradient
 from functx.autograd.hooks import NodeHooks
 from functx.autograd.nodes import AccumulateGrad, Edge, Node, OperationNode
 from functx.autograd.recorded import Recorded

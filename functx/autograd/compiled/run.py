@@ -18,7 +18,8 @@ from functx.autograd.compiled.calls import (
 from functx.autograd.compiled.capture import Capture
 from functx.autograd.compiled.graphs import WalkGraph, hook_counts
 from functx.autograd.compiled.stages import Stages, read_slots
-from functx.autograd.engine import Gradient, Walk
+from functx.autograd.engine import Walk
+from functx.autograd.gradients import Gradient
 from functx.autograd.hooks import registrations
 from functx.autograd.nodes import SavedValue, free_saved
 from functx.autograd.variable import Variable, as_variable

@@ -11,10 +11,10 @@ from weakref import ref
 
 import numpy as np
 
-from functx.autograd.engine import is_written
 from functx.autograd.function_calls import FunctionNode
 from functx.autograd.function_context import FunctionContext, state_of
 from functx.autograd.function_methods import backward_rule
+from functx.autograd.gradients import is_written
 from functx.autograd.methods import static_key
 from functx.autograd.nodes import SavedValue
 from functx.autograd.recorded import Recorded
