@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import Rounding, Sample, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_floating
-from functx.core.typing import ArrayLike, Axes, Cotangents, Dim, Tangent, Value, Values
+from functx.core.typing import ArrayLike, Axes, Cotangents, Dim, NumPyArray, Tangent, Value, Values
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import (
     broadcast_along,
@@ -92,12 +92,11 @@ class LogSumExp(Reduction):
         return powers, ops.reduce_sum(powers, self.axes), largest
 
     def powers(self, x: Value, largest: Value) -> Value:
-        """exp(x - largest), at most 1; infinite elements give 1e30 each."""
+        """exp(x - largest), at most 1; infinite elements give exp(69) each, about 1e30."""
         greatest = float(np.finfo(x.dtype).max)
         shift = ops.clamp(-greatest, largest, greatest)
-        powers = ops.exp(ops.sub(x, self.broadcast_back(shift, x)))
-        # `min` bounds infinite elements; XLA fuses it better than a selection.
-        return ops.min(powers, 1e30)
+        # `min` bounds infinite elements. XLA fuses it better than a selection, and only before `exp`.
+        return ops.exp(ops.min(ops.sub(x, self.broadcast_back(shift, x)), 69.0))
 
     def derivative_weights(self, x: Value) -> Value:
         # Its subexpressions are those of the output; XLA computes them once.
@@ -150,10 +149,10 @@ class Softmax(SoftmaxLike):
     def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         # The Jacobian is symmetric, so the backward primitive gives tangents too.
         out = self(*primals)
-        return out, SoftmaxBackward(self.axes)(tangents[0], out)
+        return out, SoftmaxBackward(self.axes, is_normalized=True)(tangents[0], out)
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
-        return (SoftmaxBackward(self.axes)(ct, out),)
+        return (SoftmaxBackward(self.axes, is_normalized=True)(ct, out),)
 
 
 class LogSumExpDerivative(Softmax):
@@ -203,22 +202,41 @@ class LogSoftmax(SoftmaxLike):
 
     def jvp(self, primals: Values, tangents: Values) -> tuple[Value, Tangent]:
         out = self(*primals)
-        return out, log_softmax_tangent(tangents[0], out, self.axes)
+        return out, LogSoftmaxBackward(self.axes, is_normalized=True).tangent(tangents[0], out)
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
-        return (LogSoftmaxBackward(self.axes)(ct, out),)
+        return (LogSoftmaxBackward(self.axes, is_normalized=True)(ct, out),)
+
+
+def softmax_outcome(random: np.random.RandomState) -> NumPyArray:
+    """Weights of the shape (2, 3, 4) that sum to 1 along the axes 0 and 2."""
+    powers = np.exp(random.uniform(-2, 2, (2, 3, 4)))
+    weights: NumPyArray = powers / powers.sum((0, 2), keepdims=True)
+    return weights
+
+
+def backward_samples(
+    draw: Callable[[np.random.RandomState], NumPyArray],
+) -> tuple[Sample, Sample]:
+    """Samples of a `SoftmaxLikeBackward`: outputs of any sum, and outputs from `draw`, normalized."""
+    operands = f32[2, 3, 4], f32[2, 3, 4]
+    return (
+        sample(*operands, axes=(0, 2)),
+        sample(*operands, axes=(0, 2), is_normalized=True, values={1: draw}),
+    )
 
 
 class SoftmaxLikeBackward(Primitive, abstract=True):
     """The cotangent of the input of a normalization, given that of the output, and the output.
 
     It has the dtype `dtype`, by default that of the output's cotangent. Linear in the first operand.
+    If the output `is_normalized`, its weights sum to 1 but for rounding, and are not summed.
     """
 
     axes: tuple[int, ...]
     dtype: DType | None = None
+    is_normalized: bool = False
     accepts: ClassVar[str] = "f"
-    samples: ClassVar[tuple[Sample, ...]] = (sample(f32[2, 3, 4], f32[2, 3, 4], axes=(0, 2)),)
 
     def abstract_eval(self, ct: ShapedArray, out: ShapedArray) -> ShapedArray:
         check_same_dtype(self, (ct, out))
@@ -265,7 +283,38 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
         dim = next(d for d in dims if d is not None)
         args = ops.batch_dims_at(args, dims, dim)
-        return type(self)(ops.shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
+        axes, _ = ops.shift_reduced_axes(self.axes, dim)
+        return type(self)(axes, self.dtype, self.is_normalized)(*args), dim
+
+    def subtract_mean(self, x: Value, weights: Value) -> Value:
+        """`x` minus its mean along the axes, weighted by `weights`.
+
+        The mean is subtracted twice. Where one weight is almost 1, its element almost equals the mean
+        and the first difference is rounded; the mean of the differences is almost 0, so the second is
+        exact. For weights that sum to 1 + d, both together subtract the mean times 1 - d d.
+        """
+        divide = self.divider(weights)
+        for _ in range(2):
+            x = ops.sub(x, divide(sum_and_broadcast(ops.mul(weights, x), self.axes)))
+        return x
+
+    def subtract_total(self, x: Value, weights: Value) -> Value:
+        """`x` minus its total along the axes, distributed by `weights`.
+
+        The total is subtracted twice, which keeps the digits as in `subtract_mean`.
+        """
+        divide = self.divider(weights)
+        for _ in range(2):
+            x = ops.sub(x, ops.mul(weights, divide(sum_and_broadcast(x, self.axes))))
+        return x
+
+    def divider(self, weights: Value) -> Callable[[Value], Value]:
+        """A function that divides by the sum of `weights`, or by 1 where that is 0."""
+        if self.is_normalized:
+            return lambda x: x
+        total = sum_and_broadcast(weights, self.axes)
+        total = ops.select(ops.eq(total, 0.0), 1.0, total)
+        return lambda x: ops.div(x, total)
 
     def cast_result(self, x: Value, ct: Value) -> Value:
         return cast_like(x, ct) if self.dtype is None else ops.convert_element_type(x, self.dtype)
@@ -290,77 +339,46 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
 class SoftmaxBackward(SoftmaxLikeBackward):
     """out (ct - mean of ct, weighed by out) along `axes`: the cotangent of x for out = softmax(x)."""
 
+    samples = backward_samples(softmax_outcome)
+
     def input_cotangent(self, ct: Value, out: Value) -> Value:
-        return ops.mul(out, subtract_weighted_mean(ct, out, self.axes))
+        return ops.mul(out, self.subtract_mean(ct, out))
 
     def output_tangent(self, t: Value, out: Value) -> Value:
         return self.input_cotangent(t, out)
 
     def cotangent_derivative(self, ct: Value, out: Value, t: Value) -> Value:
         # With c = ct - mean: t c - out sum(t c) / sum(out)
-        return subtract_weighted_total(
-            ops.mul(t, subtract_weighted_mean(ct, out, self.axes)), out, self.axes
-        )
+        return self.subtract_total(ops.mul(t, self.subtract_mean(ct, out)), out)
 
     def cotangent_derivative_transpose(self, t: Value, ct: Value, out: Value) -> Value:
-        return ops.mul(
-            subtract_weighted_mean(t, out, self.axes), subtract_weighted_mean(ct, out, self.axes)
-        )
+        return ops.mul(self.subtract_mean(t, out), self.subtract_mean(ct, out))
 
 
 class LogSoftmaxBackward(SoftmaxLikeBackward):
     """ct - p sum(ct) along `axes`, p = softmax(out): the cotangent of x for out = log_softmax(x)."""
 
+    samples = backward_samples(lambda random: np.log(softmax_outcome(random)))
+
     def input_cotangent(self, ct: Value, out: Value) -> Value:
-        return subtract_weighted_total(ct, ops.exp(out), self.axes)
+        return self.subtract_total(ct, ops.exp(out))
 
     def output_tangent(self, t: Value, out: Value) -> Value:
-        return log_softmax_tangent(t, out, self.axes)
+        return self.tangent(t, out)
 
     def cotangent_derivative(self, ct: Value, out: Value, t: Value) -> Value:
-        p = ops.exp(out)
-        p = ops.div(p, nonzero_total(p, self.axes))
+        powers = ops.exp(out)
+        p = self.divider(powers)(powers)
         return ops.neg(
-            ops.mul(
-                ops.mul(p, subtract_weighted_mean(t, p, self.axes)),
-                sum_and_broadcast(ct, self.axes),
-            )
+            ops.mul(ops.mul(p, self.subtract_mean(t, p)), sum_and_broadcast(ct, self.axes))
         )
 
     def cotangent_derivative_transpose(self, t: Value, ct: Value, out: Value) -> Value:
         return self.cotangent_derivative(ct, out, t)
 
-
-def log_softmax_tangent(t: Value, out: Value, axes: tuple[int, ...]) -> Value:
-    """t - mean(t), weighted by exp(out): the tangent of `out` = log_softmax(x) for a tangent t of x."""
-    return cast_like(subtract_weighted_mean(upcast_half(t), ops.exp(upcast_half(out)), axes), t)
-
-
-def subtract_weighted_mean(x: Value, weights: Value, axes: tuple[int, ...]) -> Value:
-    """`x` minus its mean along `axes`, weighted by `weights`, whose sum is about 1.
-
-    The mean is subtracted twice. Where one weight is almost 1, its element almost equals the mean and
-    the first difference is rounded; the mean of the differences is almost 0, so the second is exact.
-    """
-    weight = nonzero_total(weights, axes)
-    x = ops.sub(x, ops.div(sum_and_broadcast(ops.mul(weights, x), axes), weight))
-    return ops.sub(x, ops.div(sum_and_broadcast(ops.mul(weights, x), axes), weight))
-
-
-def subtract_weighted_total(x: Value, weights: Value, axes: tuple[int, ...]) -> Value:
-    """`x` minus its total along `axes`, distributed by `weights`, whose sum is about 1.
-
-    The total is subtracted twice, which keeps the digits as in `subtract_weighted_mean`.
-    """
-    weight = nonzero_total(weights, axes)
-    x = ops.sub(x, ops.mul(weights, ops.div(sum_and_broadcast(x, axes), weight)))
-    return ops.sub(x, ops.mul(weights, ops.div(sum_and_broadcast(x, axes), weight)))
-
-
-def nonzero_total(weights: Value, axes: tuple[int, ...]) -> Value:
-    """The sum of `weights` along `axes`; 1 where it is 0."""
-    total = sum_and_broadcast(weights, axes)
-    return ops.select(ops.eq(total, 0.0), 1.0, total)
+    def tangent(self, t: Value, out: Value) -> Value:
+        """t - mean(t), weighted by exp(out): the tangent of `out` = log_softmax(x) for that of x."""
+        return cast_like(self.subtract_mean(upcast_half(t), ops.exp(upcast_half(out))), t)
 
 
 def sum_and_broadcast(x: Value, axes: tuple[int, ...]) -> Value:

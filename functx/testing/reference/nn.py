@@ -17,13 +17,17 @@ from functx.testing.reference.interpreter import Array, Definition, takes_primit
 # ruff: noqa: N802 - a definition has the name of the primitive class
 
 
-def SoftmaxBackward(ct: Array, out: Array, axes: Shape, dtype: object) -> Array:
+def SoftmaxBackward(
+    ct: Array, out: Array, axes: Shape, dtype: object, is_normalized: bool
+) -> Array:
     weight = out.sum(axes, keepdims=True)
     mean = (out * ct).sum(axes, keepdims=True) / np.where(weight == 0, 1, weight)
     return out * (ct - mean)
 
 
-def LogSoftmaxBackward(ct: Array, out: Array, axes: Shape, dtype: object) -> Array:
+def LogSoftmaxBackward(
+    ct: Array, out: Array, axes: Shape, dtype: object, is_normalized: bool
+) -> Array:
     weights = np.exp(out - out.max(axes, keepdims=True, initial=-np.inf))
     p = weights / weights.sum(axes, keepdims=True)
     return ct - p * ct.sum(axes, keepdims=True)
