@@ -167,14 +167,16 @@ class PrintCallback:
             sys.stdout.write(f"{text}\n")
 
 
-def check_format(fmt: str, args: Values, kwargs: Mapping[str, Any]) -> bool:
+def check_format(
+    fmt: str, args: Values, kwargs: Mapping[str, Any], label: str = "debug.print"
+) -> bool:
     """Whether `fmt` has fields; FormatError unless its fields and the values match each other."""
     if "Traced<" in fmt:
         raise FormatError(
-            f"debug.print: the string must be filled in when the program runs; got {fmt!r}",
-            fix='Pass a plain string with fields, and the values: debug.print("x = {}", x).',
+            f"{label}: the string must be filled in when the program runs; got {fmt!r}",
+            fix=f'Pass a plain string with fields, and the values: {label}("x = {{}}", x).',
         )
-    checker = _FormatChecker()
+    checker = _FormatChecker(label)
     try:
         fields = [field for _, field, _, _ in checker.parse(fmt) if field is not None]
         checker.vformat(
@@ -185,7 +187,7 @@ def check_format(fmt: str, args: Values, kwargs: Mapping[str, Any]) -> bool:
         raise FormatError(error.problem, fix=error.fix) from None
     except Exception as error:
         raise FormatError(
-            f"debug.print: the string must be one that str.format takes; got {fmt!r}, of which it "
+            f"{label}: the string must be one that str.format takes; got {fmt!r}, of which it "
             f"says: {error}",
             fix="Write {{ and }} for braces that are to be printed.",
         ) from None
@@ -193,7 +195,7 @@ def check_format(fmt: str, args: Values, kwargs: Mapping[str, Any]) -> bool:
     unused += [f"`{name}`" for name in kwargs if name not in checker.used]
     if unused:
         raise FormatError(
-            f"debug.print: the string must have a field for every value; got {fmt!r}, without one "
+            f"{label}: the string must have a field for every value; got {fmt!r}, without one "
             f"for {' and '.join(unused)}",
             fix="Pass a plain string, not an f-string, with a field for it.",
         )
@@ -212,15 +214,16 @@ def _placeholder(x: object) -> object:
 class _FormatChecker(Formatter):
     """A formatter that records which values it uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str) -> None:
+        self.label = label
         self.used: set[int | str] = set()
 
     def get_value(self, key: int | str, args: Values, kwargs: Mapping[str, Any]) -> object:
         self.used.add(key)
         if isinstance(key, int) and key >= len(args):
-            raise _missing_value_error(f"field {key}", f"{len(args)} values by position")
+            raise self._missing_value_error(f"field {key}", f"{len(args)} values by position")
         if isinstance(key, str) and key not in kwargs:
-            raise _missing_value_error(
+            raise self._missing_value_error(
                 f"field `{key}`", ", ".join([f"`{k}`" for k in kwargs]) or "none by name"
             )
         return super().get_value(key, args, kwargs)
@@ -233,16 +236,15 @@ class _FormatChecker(Formatter):
             return str(format(value, format_spec))
         except (TypeError, ValueError) as error:
             raise FormatError(
-                f"debug.print: the format {format_spec!r} must be one for its value; got "
+                f"{self.label}: the format {format_spec!r} must be one for its value; got "
                 f"{type_name(value)}: {error}",
                 fix="Leave it out for an array, or print one element.",
             ) from None
 
-
-def _missing_value_error(field: str, values: str) -> FormatError:
-    return FormatError(
-        f"debug.print: every field must have a value; got none for {field}, given {values}"
-    )
+    def _missing_value_error(self, field: str, values: str) -> FormatError:
+        return FormatError(
+            f"{self.label}: every field must have a value; got none for {field}, given {values}"
+        )
 
 
 def breakpoint(*, ordered: bool = False) -> None:

@@ -142,10 +142,10 @@ def _check_may_have_effect(target: Target, kind: object) -> None:
             f"{label}: the kind must be an Effect or None; got {type_name(kind)} {kind!r}",
             fix='Pass functx.effects.ORDERED, or a kind of your own: functx.effects.Effect("log").',
         )
-    if kind in (Effect.WRITE, Effect.PROGRESS):
+    if kind in (Effect.WRITE, Effect.CHECK, Effect.PROGRESS):
         raise ArgumentError(
             f"{label}: the kind must be one that operators may have; got {kind!r}, which functx "
-            "gives to writes and to the progress of loops alone",
+            "gives to writes, checks and the progress of loops alone",
             fix="Name the arguments that an operator writes to in mutates_args."
             if kind is Effect.WRITE
             else "Pass functx.effects.ORDERED.",

@@ -44,6 +44,7 @@ LAYERS = [
     "bounds",  # bounds of values over boxes of arguments
     "experimental",  # solvers of differential equations
     "debug",
+    "checkify",  # checks of values, and their failures as results
     "tools",
     "testing",
     "decomp",

@@ -12,16 +12,12 @@ from functx.core.effects import Effect, Effects
 from functx.core.errors import ArgumentError, MissingTokenError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var
-from functx.core.program_editing import replace_program_fields
 from functx.ops.effect_tokens import TOKEN, WithEffects
 from functx.passes.min_cut import Partition
-from functx.transforms.call_primitive import ProgramCall
-from functx.transforms.control.cond import Cond
-from functx.transforms.control.scan import Scan
+from functx.transforms.control.state_threading import move_first, thread_state
 from functx.transforms.control.while_loop import While
 
 T = TypeVar("T", Program, Partition)
-Item = TypeVar("Item")
 
 
 def token_kinds(program: Program) -> tuple[Effect, ...]:
@@ -109,9 +105,9 @@ def _add_tokens(program: Program, kinds: Iterable[Effect] | None, last: bool = F
     if last:
         # Captured values stay behind all other inputs.
         end = len(inputs) - len(program.captured)
-        inputs = _move(inputs, count, end)
-        outputs = _move(outputs, count, len(outputs))
-        names = None if names is None else _move(names, count, end)
+        inputs = move_first(inputs, count, end)
+        outputs = move_first(outputs, count, len(outputs))
+        names = None if names is None else move_first(names, count, end)
     return Program(
         program.name,
         inputs,
@@ -133,11 +129,6 @@ def _check_kinds(label: str, kinds: Iterable[Effect]) -> tuple[Effect, ...]:
                 fix="Pass functx.effects.ORDERED, or kinds of your own.",
             )
     return chosen
-
-
-def _move(items: Sequence[Item], count: int, end: int) -> list[Item]:
-    """`items` with the first `count` of them behind the others, up to `end`."""
-    return [*items[count:end], *items[:count], *items[end:]]
 
 
 class TokenThreading:
@@ -179,7 +170,7 @@ class TokenThreading:
         tokens.update(zip(kinds, outputs, strict=True))
         return eqn.replace(
             primitive=threaded,
-            inputs=_move(inputs, len(kinds), len(kinds) + place),
+            inputs=move_first(inputs, len(kinds), len(kinds) + place),
             outputs=[*outputs, *eqn.outputs],
         )
 
@@ -187,25 +178,9 @@ class TokenThreading:
         self, primitive: Primitive, kinds: Sequence[Effect]
     ) -> tuple[Primitive, int]:
         """The operation with tokens before its outputs, and the number of operands before tokens."""
-        count = len(kinds)
-        if isinstance(primitive, ProgramCall):
-            return primitive.with_program(self.thread(primitive.program, kinds)), 0
-        if isinstance(primitive, Cond):
-            return Cond(tuple([self.thread(b, kinds) for b in primitive.branches])), 1
-        if isinstance(primitive, Scan):
-            first = primitive.consts
-            body = _move_inputs(self.thread(primitive.program, kinds), count, first)
-            return primitive.with_program(body, first, primitive.carries + count), first
         # The condition of a loop returns no token.
-        if isinstance(primitive, While) and not ordered_kinds(primitive.condition.effects):
-            m, n = primitive.condition_consts, primitive.body_consts
-            body = _move_inputs(self.thread(primitive.body, kinds), count, n)
-            condition = self.thread(primitive.condition, kinds)
-            condition = replace_program_fields(condition, outputs=condition.outputs[count:])
-            return primitive.with_program(_move_inputs(condition, count, m), body, m, n), m + n
+        if not (isinstance(primitive, While) and ordered_kinds(primitive.condition.effects)):
+            threaded = thread_state(primitive, lambda sub: self.thread(sub, kinds), len(kinds))
+            if threaded is not None:
+                return threaded
         return WithEffects(primitive, tuple([kind.name for kind in kinds])), 0
-
-
-def _move_inputs(program: Program, count: int, place: int) -> Program:
-    """`program` with its first `count` inputs behind the `place` ones that follow them."""
-    return replace_program_fields(program, inputs=_move(program.inputs, count, count + place))

@@ -29,6 +29,8 @@ class Effect:
 
     CALLBACK: ClassVar[Effect]
     """Python code runs, in any order."""
+    CHECK: ClassVar[Effect]
+    """A value is checked: `functx.checkify` returns which check failed first."""
     ORDERED: ClassVar[Effect]
     """Python code runs, in the order of the ordered equations of the program."""
     PROGRESS: ClassVar[Effect]
@@ -64,6 +66,7 @@ def _make_effect(name: str, is_ordered: bool, is_per_element: bool) -> Effect:
 
 
 Effect.CALLBACK = _make_effect("callback", False, True)
+Effect.CHECK = _make_effect("check", False, True)
 Effect.ORDERED = _make_effect("ordered", True, True)
 Effect.PROGRESS = _make_effect("progress", False, False)
 Effect.WRITE = _make_effect("write", False, False)

@@ -443,6 +443,22 @@ class EffectError(FunctxError, TypeError):
     """
 
 
+class CheckError(FunctxError, ValueError):
+    """A check of a value failed, outside of a compiled function or in `Error.throw`.
+
+    Smallest failing code: `functx.checkify.check(False, "failed")`.
+    Cure: mend what the message names.
+    """
+
+
+class UnhandledCheckError(FunctxError, ValueError):
+    """A function with a check is compiled, or used where no check can be, without `checkify`.
+
+    Smallest failing code: `functx.jit(lambda x: functx.checkify.check(x > 0, "negative"))(1.0)`.
+    Cure: transform it first, `functx.jit(functx.checkify.checkify(f))`, which returns the failure.
+    """
+
+
 class AliasingEffectError(FunctxError, ValueError):
     """An effect was registered for an operator that writes to an argument or returns one.
 

@@ -222,6 +222,8 @@ class Primitive(metaclass=_PrimitiveType):
 
     A rewrite chooses whether to change them; `map_subprograms` does.
     """
+    primal_field: ClassVar[str | None] = None
+    """The parameter with the program that computes the outputs, where users define the rules; or None."""
     size_fields: ClassVar[tuple[str, ...]] = ()
     """The names of parameters that follow from the sizes of arrays: shapes, limits of slices.
 

@@ -27,6 +27,7 @@ flatten_with_path = tree_util.tree_flatten_with_path
 keystr = tree_util.keystr
 treedef_tuple = tree_util.treedef_tuple
 Partial = tree_util.Partial
+register_node_class = tree_util.register_pytree_node_class
 T = TypeVar("T")
 
 

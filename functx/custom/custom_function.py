@@ -329,6 +329,7 @@ class CustomDerivativeCall(Primitive, abstract=True):
     num_consts: int = 0
     batch_rule: ClassVar[type[BatchRule]]
     not_executed = ("rule",)
+    primal_field = "primal"
     multiple_results = True
 
     def explicit_operands(self, args: Sequence[Item]) -> Sequence[Item]:

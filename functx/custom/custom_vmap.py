@@ -183,6 +183,7 @@ class CustomVmap(Primitive):
 
     program: Program
     rule: VmapRule
+    primal_field = "program"
     multiple_results = True
     samples = LazySamples(
         lambda: (sample(f32[3], f32[3], dtypes=("f32",), program=_example(), rule=_ExampleRule()),)

@@ -16,6 +16,7 @@ from functx.core.backend import backend
 from functx.core.caches import Cache
 from functx.core.concretization import Guard
 from functx.core.config import config, contextual_key, outline_mode
+from functx.core.effects import Effect
 from functx.core.errors import EffectError
 from functx.core.functionalization import (
     in_memory_order,
@@ -44,6 +45,7 @@ from functx.lowering.jax_bridge import call_reraising_callback_errors, jax_is_tr
 from functx.lowering.recompilation import code_of_program, record_compilation
 from functx.passes.outlining import MIN_EQUATIONS
 from functx.passes.pipeline import Stage, Target, run_passes
+from functx.transforms.checkify import run_checked
 from functx.transforms.dce import RemoveEffects
 from functx.transforms.decompose import apply_user_decompositions
 from functx.transforms.literal_lifting import (
@@ -74,6 +76,8 @@ def run(
 
     Raises DonationError for a deleted array and ValueRangeError for an int that is too large.
     """
+    if Effect.CHECK in program.effects:
+        return run_checked(rewrite, program, args)
     try:
         compiled, literals = find_executable(rewrite, program, args, donated)
         return call_reraising_callback_errors(compiled, *args, *literals)

@@ -72,6 +72,7 @@ NAMESPACES = (
     "custom_derivatives",
     "decomp",
     "debug",
+    "checkify",
     "effects",
     "aot",
     "export",

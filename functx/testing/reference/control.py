@@ -149,6 +149,11 @@ def IoCallback(*args: Array, callback: Function, results: object, ordered: bool)
 
 
 @exact_dtypes
+def Check(*args: Array, sites: object, debug: bool) -> list[Array]:
+    return []
+
+
+@exact_dtypes
 def DebugCallback(*args: Array, callback: Function, results: object, ordered: bool) -> list[Array]:
     return callback(args, results)
 
