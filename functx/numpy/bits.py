@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 
 from functx import ops
@@ -84,7 +85,31 @@ def _rows(name: str, a: Value, axis: int | None) -> tuple[Value, int]:
 
 @make_ufunc
 def spacing(x: ArrayOrList, /) -> Value:
-    """The distance of `x` to the next number of its dtype, away from 0; nan for infinity."""
+    """The distance of `x` to the next number of its dtype, with the sign of `x`; nan for infinity.
+
+    The next number is further from 0 but for float16, whose distances are those to the number above, as
+    in NumPy.
+    """
     (x,) = promote_real("spacing", x)
-    away = floating_point.copysign(math.inf, x)
-    return operators.subtract(floating_point.nextafter(x, away), x)
+    info, is_half = ml_dtypes.finfo(x.dtype), x.dtype == np.float16
+    unsigned = np.dtype(f"uint{8 * x.dtype.itemsize}")
+    bits = ops.bitcast_convert_type(x, unsigned)
+    sign = unsigned.type(1 << (8 * x.dtype.itemsize - 1))
+    magnitude = operators.bitwise_and(bits, operators.subtract(sign, 1))
+    if is_half:
+        magnitude = ufuncs.where(
+            operators.greater(bits, sign), operators.subtract(magnitude, 1), magnitude
+        )
+    # The last bit of a number counts as much as the power of two whose exponent is less by `nmant`. It
+    # is made of bits, since XLA computes with subnormal numbers as with 0.
+    exponent = operators.right_shift(magnitude, info.nmant)
+    normal = operators.left_shift(operators.subtract(exponent, info.nmant), info.nmant)
+    position = operators.subtract(ufuncs.maximum(exponent, 1), 1)
+    subnormal = operators.left_shift(unsigned.type(1), position)
+    step = ufuncs.where(operators.greater(exponent, info.nmant), normal, subnormal)
+    if not is_half:
+        step = ufuncs.where(operators.greater(bits, sign), operators.bitwise_or(step, sign), step)
+    step = ops.bitcast_convert_type(step, x.dtype)
+    largest = operators.equal(x if is_half else operators.absolute(x), info.max)
+    step = ufuncs.where(largest, floating_point.copysign(math.inf, x), step)
+    return ufuncs.where(floating_point.isfinite(x), step, math.nan)

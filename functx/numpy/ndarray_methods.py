@@ -14,6 +14,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
+from functx.core.rewriting import apply
 from functx.core.tracer import (
     FUNCTX_ARRAY_TYPES,
     Tracer,
@@ -24,7 +25,7 @@ from functx.core.tracer import (
     memory_owner,
     ndarray,
 )
-from functx.core.tracing import Builder, trace
+from functx.core.tracing import Builder, trace, trace_closed
 from functx.core.types import SHORT_NAMES, canonical_dtype
 from functx.core.typing import DTypeLike, Index, NumPyArray, Value
 from functx.core.wrappers import is_wrapper
@@ -209,6 +210,11 @@ def _view(
     wanted = self.dtype if dtype is None else canonical_dtype(dtype)
     if dtype is None or np.dtype(dtype) == self.dtype:
         return np.ndarray.view(self)
+    if any(
+        [ops.bit_width(each) < 8 for each in (wanted, self.dtype)]
+    ):  # NumPy gives each a whole byte
+        program = trace_closed(lambda x: [Tracer.view(x, wanted)], [aval_of(self)])  # type: ignore[attr-defined]
+        return apply(None, program, [self])[0]
     try:
         return np.ndarray.view(self, wanted)
     except (TypeError, ValueError):

@@ -148,7 +148,7 @@ class BitcastConvertType(View):
     """The bits of `x` as numbers of `dtype`.
 
     A narrower dtype adds a last dimension for the parts of each element. A wider one removes the last
-    dimension, whose elements it joins.
+    dimension, whose elements it joins. A boolean is a byte, True for any that is not 0.
     """
 
     dtype: DType
@@ -165,10 +165,9 @@ class BitcastConvertType(View):
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
         dtype = canonical_dtype(self.dtype)
-        if kind(x.dtype) not in "iuf" or kind(dtype) not in "iuf":
+        if kind(x.dtype) == "c" or kind(dtype) == "c":
             raise DTypeError(
-                f"bitcast_convert_type: both dtypes must be int, uint or float; got {x!r} and "
-                f"{dtype}"
+                f"bitcast_convert_type: both dtypes must be real; got {x!r} and {dtype}"
             )
         return ShapedArray(self._bitcast_shape(x, bit_width(x.dtype), bit_width(dtype)), dtype)
 
@@ -199,7 +198,14 @@ class BitcastConvertType(View):
         return self(x), 0
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.bitcast_convert(ctx.out_types[0], x)
+        source, (target,) = ctx.avals_in[0], ctx.avals_out
+        if source.dtype == bool:
+            byte = source.update(dtype=np.dtype(np.uint8))
+            x, source = ctx.convert(x, source, byte), byte
+        if target.dtype != bool:
+            return stablehlo.bitcast_convert(ctx.out_types[0], x)
+        byte = target.update(dtype=np.dtype(np.uint8))
+        return ctx.convert(stablehlo.bitcast_convert(ctx.type(byte), x), byte, target)
 
 
 class ReducePrecision(Unary):

@@ -392,6 +392,23 @@ def test_views_of_64_bit_arrays_keep_their_memory():
         assert made.dtype == "float32" and not numpy.shares_memory(made, wide)
 
 
+@pytest.mark.parametrize(
+    "old, new, expected",
+    [
+        ("bool", "int8", [1, 0, 1, 1]),
+        ("int8", "bool", [True, False, True, True]),
+        ("bool", "uint32", [0x01010001]),
+        ("int4", "int8", [1, 0x12]),
+        ("int8", "uint4", [1, 0, 0, 0, 2, 0, 1, 0]),
+    ],
+)
+def test_views_of_booleans_and_packed_integers_are_those_of_traces(old, new, expected):
+    x = np.array([1, 0, 2, 1], old)
+    for view in (lambda x: x.view(new), functx.jit(lambda x: x.view(new))):
+        seen = view(x)
+        assert seen.dtype == new and seen.tolist() == expected
+
+
 def test_an_array_from_around_a_function_is_traced_where_it_is_used():
     table = np.array([1.0, 2.0, 4.0, 8.0])
     places = np.array([3, 0, 2])

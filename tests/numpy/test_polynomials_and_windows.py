@@ -122,6 +122,16 @@ def test_integers_are_unwrapped_as_numpy_unwraps_them():
         same(fnp.unwrap(x, period=period), np.unwrap(x, period=period), weak=False)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_distances_of_neighbours_are_those_of_numpy_for_small_and_large_numbers(dtype):
+    x = np.arange(2**16, dtype="uint16")
+    x = x.view(dtype) if dtype == "float16" else (x[::7].astype("uint32") << 16).view(dtype)
+    with np.errstate(all="ignore"):
+        expected = np.spacing(x)
+    np.testing.assert_array_equal(fnp.spacing(x), expected)
+    np.testing.assert_array_equal(functx.jit(fnp.spacing)(x), expected)
+
+
 def test_masks_give_indices():
     same(fnp.mask_indices(4, fnp.triu, 1), jnp.mask_indices(4, jnp.triu, 1))
 
