@@ -59,10 +59,16 @@ def make_operator_pair(
     """The methods for `x op y` and `y op x` that compute `fun`.
 
     For an operand that `fun` does not accept and that has the method `reflected`, the first
-    returns NotImplemented.
+    returns NotImplemented, as for a list or tuple whose class defines that method.
     """
+    methods_of_sequences = [getattr(cls, reflected, None) for cls in (object, list, tuple)]
 
     def method(self: object, other: object) -> object:
+        if (
+            isinstance(other, (list, tuple))
+            and getattr(type(other), reflected, None) not in methods_of_sequences
+        ):
+            return NotImplemented
         try:
             return fun(self, other)
         except ArgumentError:

@@ -395,3 +395,17 @@ def test_products_lie_where_out_sharding_says():
     ):
         program = make_ir(lambda x, f=product: f(x, x, out_sharding=sharding))(x)
         assert str(program).count("sharding_constraint[") == 1
+
+
+class Scaled(tuple):
+    """A tuple with an operator of its own."""
+
+    def __rmul__(self, other):
+        return type(self)(other * x for x in self)
+
+
+def test_operators_leave_a_tuple_with_operators_of_its_own_to_them():
+    x = fnp.ones(2)
+    for out in (x * Scaled([x]), jit(lambda x: tuple(x * Scaled([x])))(x)):
+        assert len(out) == 1 and out[0].shape == (2,)
+    assert (x * (2.0, 3.0)).tolist() == [2.0, 3.0]
