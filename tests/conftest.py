@@ -24,7 +24,7 @@ import pytest
 from jax.extend.mlir import ir
 
 import functx
-from functx.core.tracing import program_checks
+from functx.core.config import program_checks
 
 # The filters of warnings in pyproject.toml import JAX before this file sets variables of the environment.
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])

@@ -19,11 +19,8 @@ from functx.aot.meta import (
 from functx.core import tree
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, type_name
-from functx.core.functionalization import (
-    Strides,
-    noncontiguous_strides,
-)
 from functx.core.masks import select_where
+from functx.core.memory_layouts import noncontiguous_strides
 from functx.core.program import (
     Atom,
     Program,
@@ -31,6 +28,7 @@ from functx.core.program import (
 )
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
+from functx.core.strides import Strides
 from functx.core.tracer import abstractify, is_variable
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Flags, Function, PyTree, Value

@@ -12,8 +12,8 @@ from functx.aot.meta import ReplayableView
 from functx.autograd.variable import Variable
 from functx.core.caches import IdentityKey
 from functx.core.errors import ArgumentError
-from functx.core.functionalization import Strides, is_row_major, row_major_strides
 from functx.core.program import Literal
+from functx.core.strides import Strides, is_row_major, row_major_strides
 from functx.core.typing import NumPyArray
 from functx.transforms.aliasing import overlap
 

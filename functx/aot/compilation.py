@@ -17,11 +17,12 @@ from functx.aot.prepared import analyzed_joint_program, with_trailing_writes
 from functx.autograd.variable import Variable
 from functx.core import tree
 from functx.core.errors import CompilerFunctionError, type_name
-from functx.core.functionalization import is_row_major, noncontiguous_strides
 from functx.core.masks import select_where
+from functx.core.memory_layouts import noncontiguous_strides
 from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
+from functx.core.strides import is_row_major
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, Function
 from functx.passes.memory_planning import JointProgram

@@ -28,9 +28,9 @@ from functx.core.errors import (
     StrictCallError,
     type_name,
 )
-from functx.core.functionalization import Strides
 from functx.core.named_axes import bound_axes
 from functx.core.replaced_state import ModulesRead, StateRead, StateWatch, state_of_call
+from functx.core.strides import Strides
 from functx.core.tracer import aval_of, current_builder, is_jax_tracer, ndarray
 from functx.core.types import ShapedArray, jax_settings
 from functx.core.typing import Function, PyTree

@@ -7,15 +7,8 @@ from typing import Any, NamedTuple
 
 from functx import ops
 from functx.aot.meta import ReplayableView
-from functx.core.functionalization import (
-    Alias,
-    Functionalizer,
-    Storage,
-    Strides,
-    elide_copies,
-    result_strides,
-    row_major_strides,
-)
+from functx.core.functionalization import Alias, Functionalizer, Storage
+from functx.core.memory_layouts import elide_copies, result_strides
 from functx.core.primitive import CopiesOperand, Primitive, View
 from functx.core.program import (
     Atom,
@@ -27,6 +20,7 @@ from functx.core.program import (
 )
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite
+from functx.core.strides import MemoryOrder, Strides, row_major_strides
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import is_inexact
@@ -267,7 +261,9 @@ def _known_strides(
 ) -> dict[Var, Strides | None]:
     """The strides of the values of a program whose inputs have `strides`; row-major ones may be missing."""
     known = dict(zip(program.inputs, strides, strict=False))
-    if not any(known.values()) and not any(e.primitive.reorders_memory for e in program.equations):
+    if not any(known.values()) and not any(
+        e.primitive.memory_order is MemoryOrder.REARRANGED for e in program.equations
+    ):
         return known
     for eqn in program.equations:
         primitive, avals = eqn.primitive, [a.aval for a in eqn.inputs]
@@ -275,10 +271,10 @@ def _known_strides(
             (known.get(a) if type(a) is Var else None) or row_major_strides(a.aval.shape)
             for a in eqn.inputs
         ]
-        found = primitive.captured_strides
+        found = None
         if isinstance(primitive, View):
             found = primitive.view_strides(avals[0], operands[0])
-        elif primitive.keeps_memory_order:
+        elif primitive.memory_order is not MemoryOrder.ROW_MAJOR:
             found = result_strides(primitive, avals, operands, eqn.outputs[0].aval.shape)
         known.update(dict.fromkeys(eqn.outputs, found))
     return known

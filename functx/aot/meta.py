@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from functx.core.effects import Effect, Effects
-from functx.core.functionalization import Strides
 from functx.core.primitive import View
 from functx.core.printing import effects_text
 from functx.core.program import Literal
+from functx.core.strides import Strides
 from functx.core.tracer import is_variable
 from functx.core.types import ShapedArray
 from functx.core.typing import Value

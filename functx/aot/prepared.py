@@ -24,11 +24,11 @@ from functx.core.errors import (
     OutputCountError,
     type_name,
 )
-from functx.core.functionalization import Strides
 from functx.core.masks import inexact_mask
 from functx.core.program import Atom, Equation, Part, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply, cached_rewrite
+from functx.core.strides import Strides
 from functx.core.tracer import Tracer, abstractify
 from functx.core.tracing import program_part
 from functx.core.typing import Function, PyTree, Value

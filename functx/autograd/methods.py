@@ -27,11 +27,12 @@ from functx.autograd.variable import Variable, open_level
 from functx.autograd.views import chain
 from functx.core.caches import Cache
 from functx.core.config import NO_TRACE_OPTIONS, trace_options
-from functx.core.functionalization import is_row_major, strides_of
+from functx.core.memory_layouts import strides_of
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import user_rule_runs
+from functx.core.strides import is_row_major
 from functx.core.tracer import Tracer, context_builder, current_builder
 from functx.core.tracing import trace
 from functx.core.types import DType, x64_enabled

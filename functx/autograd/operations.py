@@ -33,16 +33,12 @@ from functx.autograd.variable import (
 )
 from functx.autograd.views import VersionCounter, ViewOf
 from functx.core.config import option_key
-from functx.core.functionalization import (
-    is_row_major,
-    noncontiguous_strides,
-    result_strides,
-    row_major_strides,
-)
+from functx.core.memory_layouts import noncontiguous_strides, result_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Literal, Program
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite
+from functx.core.strides import MemoryOrder, is_row_major, row_major_strides
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact
 from functx.ops.operands import literal
@@ -74,7 +70,7 @@ def record_outputs(primitive: Primitive, args: Sequence[Any]) -> list[Variable]:
         outs = record_primitive(primitive, args)
     if isinstance(primitive, View) and isinstance(args[0], Variable):
         share_memory(primitive, args, outs)
-    elif primitive.keeps_memory_order:
+    elif primitive.memory_order is not MemoryOrder.ROW_MAJOR:
         set_memory_order(primitive, args, outs)
     return outs
 
@@ -259,7 +255,7 @@ def share_memory(primitive: View, args: Sequence[Any], outs: Sequence[Variable])
 
 def set_memory_order(primitive: Primitive, args: Sequence[Any], outs: Sequence[Variable]) -> None:
     """Lays out new results in the memory order that NumPy gives them."""
-    if not primitive.reorders_memory and not any(
+    if primitive.memory_order is not MemoryOrder.REARRANGED and not any(
         [isinstance(x, Variable) and x._strides is not None for x in args]
     ):
         return

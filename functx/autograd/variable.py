@@ -40,9 +40,9 @@ from functx.core.errors import (
     short_repr,
     type_name,
 )
-from functx.core.functionalization import row_major_strides
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Literal, Program, Var
+from functx.core.strides import row_major_strides
 from functx.core.tracer import aval_of, context_builder, current_builder, variables
 from functx.core.tracing import Builder, eval_context, refuse_in_transform
 from functx.core.types import is_inexact

@@ -17,11 +17,11 @@ from functx.autograd.hooks import NodeHooks, hook_name
 from functx.autograd.nodes import AccumulateGrad, Node
 from functx.autograd.recorded import Recorded
 from functx.autograd.variable import Variable, make_variable, variable_of_literal
+from functx.core.binding import bind
 from functx.core.errors import AutogradError, GradientTypeError, HookResultError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracer import aval_of, current_builder
-from functx.core.tracing import bind
 from functx.core.types import ShapedArray, is_complex
 from functx.ops.operands import literal
 

@@ -13,8 +13,8 @@ from functx.core.errors import ConcretizationError, DifferentiatedValueError, de
 from functx.core.functionalization import functionalized_atom
 from functx.core.generator_state import GeneratorState
 from functx.core.program import Atom, Equation, Literal, Var
-from functx.core.tracer import Tracer, check_not_escaped, current_builder
-from functx.core.tracing import Builder, eval_context, with_parents
+from functx.core.tracer import Tracer, check_not_escaped, current_builder, with_parents
+from functx.core.tracing import Builder, eval_context
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, NumPyArray
 

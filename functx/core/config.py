@@ -13,7 +13,6 @@ from functx.core.backend import backend
 from functx.core.caches import GARBAGE_COLLECTION_MODES, garbage_collection, invalidate_caches
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
-from functx.core.tracing import program_checks
 from functx.core.types import draw_settings
 
 MEMORY_MODES = "off", "min_cut"
@@ -23,6 +22,12 @@ _UNITS = {"b": 1} | {
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b)\s*", re.IGNORECASE)
+
+
+class program_checks:  # noqa: N801 - a switch, set through `functx.config`
+    """Whether each new program is checked (`functx.core.checking`)."""
+
+    enabled = False
 
 
 class MemoryBudget(NamedTuple):

@@ -1,13 +1,8 @@
-"""Functionalization: rewrites programs with in-place writes and views into programs without writes.
-
-Also finds the memory of traced arrays: strides, the base of a view, and which reshapes are views.
-"""
+"""Functionalization: rewrites programs with in-place writes and views into programs without writes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,148 +11,19 @@ import numpy as np
 from functx.core.context import ContextValue
 from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
-from functx.core.primitive import CopiesOperand, Primitive, View
+from functx.core.memory_layouts import noncontiguous_strides, result_strides, strides_of
+from functx.core.primitive import CopiesOperand, View
 from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
+from functx.core.strides import MemoryOrder, Strides, differ_by_unit_dims, row_major_strides
 from functx.core.tracer import (
     Tracer,
     as_numpy_array,
     check_gradient_kept,
     current_builder,
-    is_variable,
 )
-from functx.core.tracing import Builder, run_and_finish, trace_closed, with_parents
-from functx.core.types import ShapedArray
-from functx.core.typing import ArrayLike, NumPyArray, Value
-
-Strides = tuple[int, ...]
-"""The distance in elements between neighbours along each dimension."""
-
-
-def row_major_strides(shape: Sequence[int]) -> Strides:
-    """The strides of an array of `shape` in row-major order."""
-    return _row_major_strides(tuple(shape))
-
-
-@lru_cache(4096)
-def _row_major_strides(shape: tuple[int, ...]) -> Strides:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(strides))
-
-
-def is_row_major(shape: Sequence[int], strides: Strides) -> bool:
-    """Whether the elements of an array are contiguous in row-major order."""
-    if 0 in shape:
-        return True
-    steps = zip(shape, strides, row_major_strides(shape), strict=True)
-    return all(n == 1 or step == row_major for n, step, row_major in steps)
-
-
-def differ_by_unit_dims(shape: Sequence[int], new: Sequence[int]) -> bool:
-    """Whether two shapes differ only by dimensions of length 1; such a reshape is always a view."""
-    return [n for n in shape if n != 1] == [n for n in new if n != 1]
-
-
-def reshape_strides(shape: Sequence[int], strides: Strides, new: Sequence[int]) -> Strides | None:
-    """The strides of an array of `shape` and `strides` reshaped to `new`; None if it must be copied.
-
-    Dimensions of length 1 are ignored. All others are matched in groups of the same size; the old
-    dimensions of a group must be contiguous with each other.
-    """
-    if 0 in shape:
-        return row_major_strides(new)
-    old = [(n, step) for n, step in zip(shape, strides, strict=True) if n != 1]
-    new_strides: list[int] = []
-    i = j = 0
-    while i < len(old):
-        rows, columns, before, after = i + 1, j + 1, old[i][0], new[j]
-        while before != after:
-            if before < after:
-                before, rows = before * old[rows][0], rows + 1
-            else:
-                after, columns = after * new[columns], columns + 1
-        group = old[i:rows]
-        if any(s != n * t for (_, s), (n, t) in pairwise(group)):
-            return None
-        new_strides += [group[-1][1] * n for n in row_major_strides(new[j:columns])]
-        i, j = rows, columns
-    return (*new_strides, *[1] * (len(new) - len(new_strides)))
-
-
-def result_strides(
-    primitive: Primitive,
-    avals: Sequence[ShapedArray],
-    strides: Sequence[Strides],
-    shape: tuple[int, ...],
-) -> Strides:
-    """The strides of outputs of `shape`, in memory of their own, for operands with `strides`.
-
-    They have the memory order of the operands if the operation `keeps_memory_order`.
-    """
-    row_major = _row_major_strides(shape)
-    if len(shape) < 2 or 0 in shape:
-        return row_major
-    if not primitive.reorders_memory and all(
-        [s == _row_major_strides(x.shape) for x, s in zip(avals, strides, strict=True)]
-    ):
-        return row_major
-    along = [
-        [None if step is None else abs(step) for step in each]
-        for each in primitive.strides_along_output(avals, strides)
-    ]
-    if not primitive.copies_operands:
-        along = [[step or None for step in each] for each in along]
-    return _strides_in_order(shape, along, not primitive.copies_operands) or row_major
-
-
-def _strides_in_order(
-    shape: tuple[int, ...], operands: Sequence[Sequence[int | None]], from_last: bool
-) -> Strides | None:
-    """The strides of an array that NumPy allocates in the memory order of `operands`.
-
-    An axis goes outside of another if it has the longer stride in all operands that have both. A
-    stride is None where it decides nothing; then it matters if axes are placed `from_last` to first.
-    None for row-major order.
-    """
-
-    def goes_outside(d: int, other: int) -> bool | None:
-        steps = [(s[d], s[other]) for s in operands if None not in (s[d], s[other])]
-        return all([a > b for a, b in steps]) if steps else None  # type: ignore[operator]
-
-    # From the innermost axis to the outermost if `from_last`, else the other way.
-    axes: list[int] = []
-    dims = [d for d, n in enumerate(shape) if n != 1]
-    for d in reversed(dims) if from_last else dims:
-        place = len(axes)
-        for i in reversed(range(len(axes))):
-            swaps = goes_outside(axes[i], d) if from_last else goes_outside(d, axes[i])
-            if swaps:
-                place = i
-            elif swaps is not None:
-                break
-        axes.insert(place, d)
-    outwards = axes if from_last else axes[::-1]
-    if outwards == dims[::-1]:
-        return None
-    strides, step = [1] * len(shape), 1
-    for d in outwards:
-        strides[d], step = step, step * shape[d]
-    return tuple(strides)
-
-
-def in_memory_order(x: NumPyArray, strides: Strides | None) -> NumPyArray:
-    """A NumPy array in row-major order as one of the same class with `strides`, in elements.
-
-    It is the array itself if they are row-major, or None.
-    """
-    if strides is None or is_row_major(x.shape, strides):
-        return x
-    axes = sorted(range(x.ndim), key=lambda d: -abs(strides[d]))
-    return np.ndarray.copy(x.transpose(axes)).transpose(np.argsort(axes))
-
+from functx.core.tracing import Builder, run_and_finish, trace_closed
+from functx.core.typing import Value
 
 _NO_HISTORIES: Mapping[int, Any] = MappingProxyType({})
 
@@ -297,7 +163,10 @@ class Functionalizer:
             return
         if isinstance(primitive, View) and type(eqn.inputs[0]) is Var:
             base = self.aliases[eqn.inputs[0]]
-            if primitive.layout_dependent and base.storage in self.input_dependent:
+            if (
+                primitive.memory_order is MemoryOrder.BY_LAYOUT
+                and base.storage in self.input_dependent
+            ):
                 new = eqn.outputs[0].aval.shape
                 self.layout_dependent |= not differ_by_unit_dims(eqn.inputs[0].aval.shape, new)
             strides = primitive.view_strides(eqn.inputs[0].aval, base.strides)
@@ -313,9 +182,10 @@ class Functionalizer:
 
     def new_results(self, eqn: Equation, values: Sequence[Tracer]) -> None:
         """Give the outputs of `eqn` new storages, with the memory order that NumPy gives them."""
-        if not eqn.primitive.keeps_memory_order:
+        order = eqn.primitive.memory_order
+        if order is MemoryOrder.ROW_MAJOR or isinstance(eqn.primitive, View):
             for v, value in zip(eqn.outputs, values, strict=True):
-                self.new_storage(v, value, eqn.primitive.captured_strides)
+                self.new_storage(v, value)
             return
         aliases = [self.aliases[a] if type(a) is Var else None for a in eqn.inputs]
         strides = result_strides(
@@ -344,192 +214,6 @@ class Functionalizer:
             builder.source = eqn.source
             self.emit(eqn)
         builder.source = outer
-
-
-class MemoryLocation(NamedTuple):
-    """The memory of a traced array: that of `base`, from the byte `byte_offset`, with `strides`.
-
-    `byte_offset` is None if a traced value determines it.
-    """
-
-    base: Atom
-    byte_offset: int | None
-    strides: Strides
-
-
-def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
-    """The memory of a traced array; cached in `builder.memory`."""
-    pending = [(builder, atom)]
-    while pending:
-        owner, each = pending[-1]
-        if each not in owner.memory:
-            eqn = owner.defining_equation(each)
-            sources = _layout_sources(owner, each, eqn)
-            missing = [(b, a) for b, a in sources if a not in b.memory]
-            if missing:
-                pending += missing
-                continue
-            found = [b.memory[a] for b, a in sources]
-            owner.memory[each] = _location_from(owner, each, eqn, found)
-        pending.pop()
-    return builder.memory[atom]  # type: ignore[no-any-return]
-
-
-def _layout_sources(
-    builder: Builder, atom: Atom, eqn: Equation | None, *, exact: bool = False
-) -> Sequence[tuple[Builder, Atom]]:
-    """The arrays whose memory determines that of `atom`, the output of `eqn`, which is None for inputs.
-
-    Unless `exact`, results that surely lie in row-major order have none.
-    """
-    if eqn is None:
-        outer = builder.captured_value(atom)
-        return [(outer.builder, outer.atom)] if type(outer) is Tracer else ()
-    if isinstance(eqn.primitive, View) and type(eqn.inputs[0]) is Var:
-        return [(builder, eqn.inputs[0])]
-    keeps_order = eqn.primitive.keeps_memory_order and atom.aval.ndim > 1
-    if keeps_order and (exact or not builder.has_row_major_results()):
-        return [(builder, a) for a in eqn.inputs]
-    return ()
-
-
-def _location_from(
-    builder: Builder, atom: Atom, eqn: Equation | None, sources: Sequence[MemoryLocation]
-) -> MemoryLocation:
-    """The memory of `atom`, the output of `eqn`, for that of its `_layout_sources`."""
-    if eqn is None:
-        if sources:
-            return sources[0]
-        captured = builder.captured_value(atom)
-        strides = builder.layouts.get(atom) or (
-            noncontiguous_strides(captured) if isinstance(captured, np.ndarray) else None
-        )
-        return MemoryLocation(atom, 0, strides or row_major_strides(atom.aval.shape))
-    if not sources:
-        strides = eqn.primitive.captured_strides or row_major_strides(atom.aval.shape)
-        return MemoryLocation(atom, 0, strides)
-    if isinstance(eqn.primitive, View):
-        return view_location(sources[0], eqn, eqn.outputs.index(atom))  # type: ignore[arg-type]
-    avals = [a.aval for a in eqn.inputs]
-    strides_of_operands = [memory.strides for memory in sources]
-    return MemoryLocation(
-        atom, 0, result_strides(eqn.primitive, avals, strides_of_operands, atom.aval.shape)
-    )
-
-
-def layout_owners(*arrays: Tracer) -> set[Builder]:
-    """The builders with inputs whose layout determines that of one of `arrays`."""
-    owners: set[Builder] = set()
-    pending = [(x.builder, x.atom) for x in arrays]
-    seen = {*pending}
-    while pending:
-        builder, atom = pending.pop()
-        eqn = builder.defining_equation(atom)
-        sources = [
-            (b, a) for b, a in _layout_sources(builder, atom, eqn, exact=True) if type(a) is Var
-        ]
-        if eqn is None and not sources:
-            owners.add(builder)
-        pending += [(b, a) for b, a in sources if a.aval.shape and (b, a) not in seen]
-        seen.update(sources)
-    return owners
-
-
-def view_location(memory: MemoryLocation, eqn: Equation, index: int) -> MemoryLocation:
-    """The memory of output `index` of the view `eqn`, whose first operand has the memory `memory`."""
-    x, out, view = eqn.inputs[0], eqn.outputs[index], eqn.primitive
-    assert isinstance(view, View)
-    strides = view.view_strides(x.aval, memory.strides)
-    if strides is None:
-        return MemoryLocation(out, 0, row_major_strides(out.aval.shape))
-    step = view.view_offset(x.aval, memory.strides, index)
-    if memory.byte_offset is None or step is None:
-        return MemoryLocation(memory.base, None, strides)
-    return MemoryLocation(memory.base, memory.byte_offset + step * out.aval.dtype.itemsize, strides)
-
-
-def strides_of(builder: Builder, atom: Atom) -> Strides:
-    """The strides of a traced array."""
-    return memory_location(builder, atom).strides
-
-
-def is_contiguous(x: ArrayLike) -> bool:
-    """Whether an array is contiguous in row-major order."""
-    if is_variable(x):
-        return is_row_major(x.shape, x.strides_())  # type: ignore[union-attr]
-    if type(x) is not Tracer:
-        return not isinstance(x, np.ndarray) or x.flags.c_contiguous
-    record_layout_dependence(x)
-    return is_row_major(x.shape, strides_of(x.builder, x.atom))
-
-
-def record_layout_dependence(x: ArrayLike, writes: bool = False) -> None:
-    """Record that the trace depends on the memory layout of `x`, if that depends on an input.
-
-    The layout matters only if the program has writes; `writes` says that it has.
-    """
-    if type(x) is Tracer:
-        builders = {*with_parents(x.builder)}
-        if (current := current_builder.innermost()) is not None:
-            builders.update(with_parents(current))
-        for builder in builders:
-            builder.layout_reads.append(x)
-        if writes:
-            mark_layout_owners(x)
-
-
-def mark_layout_owners(*arrays: Tracer) -> None:
-    """Record that programs whose inputs determine layouts of `arrays` depend on them, as writes do."""
-    for builder in layout_owners(*arrays):
-        builder.writes = True
-
-
-def depends_on_layouts(builder: Builder) -> bool:
-    """Whether a program with writes depends on the memory layout of its inputs."""
-    return builder.writes and builder in layout_owners(*builder.layout_reads)
-
-
-def noncontiguous_strides(x: ArrayLike) -> Strides | None:
-    """The strides of an array in elements; None for row-major order."""
-    if type(x) is Tracer:
-        strides = strides_of(x.builder, x.atom)
-        return None if is_row_major(x.shape, strides) else strides
-    if not isinstance(x, np.ndarray) or x.flags.c_contiguous:
-        return None
-    return tuple([step // x.itemsize for step in x.strides])
-
-
-def storage_base(x: Tracer) -> Tracer:
-    """The traced array that owns the memory of `x`: `x` itself, or the base of the view."""
-    while True:
-        position = x.builder.producer(x.atom)
-        if position is None:
-            outer = x.builder.captured_value(x.atom)
-            if type(outer) is not Tracer:
-                return x
-            x = outer
-            continue
-        base = view_base(x.builder, x.builder.equations[position])
-        if base is None:
-            return x
-        x = Tracer(base, x.builder)
-
-
-def is_computed(x: Tracer) -> bool:
-    """Whether a traced array is computed in its program: neither an input nor a view."""
-    if type(x.atom) is not Var:
-        return True
-    position = x.builder.producer(x.atom)
-    return position is not None and not isinstance(x.builder.equations[position].primitive, View)
-
-
-def view_base(builder: Builder, eqn: Equation) -> Atom | None:
-    """The base that the outputs of an equation are views of; None if they have memory of their own."""
-    view = eqn.primitive
-    if not isinstance(view, View) or type(base := eqn.inputs[0]) is not Var:
-        return None
-    copied = view.view_strides(base.aval, strides_of(builder, base)) is None
-    return None if copied else base
 
 
 class FunctionalizedProgram(NamedTuple):
@@ -650,17 +334,3 @@ class IncrementalFunctionalizer:
             self.emitted_count += len(new_equations)
             functionalizer.emit_all(new_equations)
             return self.copy, functionalizer.read(atom).atom
-
-
-def elide_copies(
-    equations: Sequence[Equation], outputs: Sequence[Atom]
-) -> tuple[list[Equation], list[Atom]]:
-    """The equations and outputs without copies, which a program without writes does not need."""
-    originals: dict[Atom, Atom] = {}
-    remaining = []
-    for eqn in equations:
-        if isinstance(eqn.primitive, CopiesOperand):
-            originals[eqn.outputs[0]] = originals.get(eqn.inputs[0], eqn.inputs[0])
-        else:
-            remaining.append(eqn.with_substitutes(originals))
-    return remaining, [originals.get(a, a) for a in outputs]

@@ -12,13 +12,14 @@ from weakref import ref
 
 import numpy as np
 
+from functx.core.binding import bind
 from functx.core.effects import NO_EFFECTS, Effects
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
 from functx.core.program import Program, programs_in_parameter
 from functx.core.rewriting import annotated_fields
 from functx.core.samples import Rounding
+from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
-from functx.core.tracing import bind
 from functx.core.types import HasAval, ShapedArray
 from functx.core.typing import Cotangent, IRValue, IRValues, Mask, Tangent, Value
 
@@ -233,16 +234,8 @@ class Primitive(metaclass=_PrimitiveType):
     """The named axes that the operation or its sub-programs communicate over."""
     draws: ClassVar[bool] = False
     """Whether the operation or its sub-programs draw random numbers from the state of a generator."""
-    keeps_memory_order: ClassVar[bool] = False
-    """Whether NumPy lays out the results in the memory order of the operands, not in row-major order."""
-    copies_operands: ClassVar[bool] = False
-    """Whether an operation that `keeps_memory_order` also keeps the place of axes of stride 0."""
-    reorders_memory: ClassVar[bool] = False
-    """Whether results may be out of row-major order though all operands are in it."""
-    captured_strides: ClassVar[tuple[int, ...] | None] = None
-    """The strides of the result, if it is a captured NumPy array that is not in row-major order."""
-    repeats_elements: ClassVar[bool] = False
-    """Whether results are views with strides of 0."""
+    memory_order: ClassVar[MemoryOrder] = MemoryOrder.ROW_MAJOR
+    """The memory order that NumPy gives to the results."""
     may_share_outputs: ClassVar[bool] = False
     """Whether an output may have no batch dimension though operands have one."""
     has_captures: ClassVar[bool] = False
@@ -554,15 +547,17 @@ class Primitive(metaclass=_PrimitiveType):
     Transforms use it in place of each rule that the class does not define.
     """
 
-    def strides_along_output(
-        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
-    ) -> Sequence[Sequence[int | None]]:
-        """The strides of operands along the dimensions of an output, which give it its memory order.
+    def new_strides(
+        self, avals: Sequence[ShapedArray], strides: Sequence[Strides], shape: tuple[int, ...]
+    ) -> Strides:
+        """The strides of results of `shape` in new memory, for operands of types `avals` with `strides`.
 
-        Called if the operation `keeps_memory_order`, for operands of the types `avals` with `strides`;
-        None along a dimension where an operand decides nothing.
+        Called if `memory_order` is not ROW_MAJOR, and unless it is REARRANGED, only if an operand is
+        not in row-major order.
         """
-        return [each for each in strides if each]
+        return strides_in_order(
+            shape, [each for each in strides if each], self.memory_order is MemoryOrder.COPIED
+        )
 
     def missing_rule_error(self, rule: str) -> MissingRuleError:
         """The error for a missing rule."""
@@ -584,14 +579,12 @@ class Primitive(metaclass=_PrimitiveType):
 class CopiesOperand(Primitive, abstract=True):
     """An operation whose output is a copy of its operand in new memory."""
 
-    keeps_memory_order = copies_operands = True
+    memory_order = MemoryOrder.COPIED
 
 
 class View(Primitive, abstract=True):
     """An operation whose outputs are views of the first operand, as in NumPy."""
 
-    layout_dependent: ClassVar[bool] = False
-    """Whether the memory layout of the operand decides if the outputs are views."""
     has_own_history: ClassVar[bool] = False
     """Whether the output has the derivative of what is written to it, which the operand never gets."""
 
@@ -611,14 +604,14 @@ class View(Primitive, abstract=True):
         """Whether the outputs, views of an array of type `x`, are read-only in NumPy."""
         return False
 
-    def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    def view_strides(self, x: ShapedArray, strides: Strides) -> Strides | None:
         """The strides of the outputs, for an `x` with `strides`; None if NumPy copies.
 
         Strides count elements; they are 0 along dimensions that repeat elements.
         """
         raise self.missing_rule_error("view_strides")
 
-    def view_offset(self, x: ShapedArray, strides: tuple[int, ...], index: int) -> int | None:
+    def view_offset(self, x: ShapedArray, strides: Strides, index: int) -> int | None:
         """The offset of output `index`, a view of `x`, in elements; None if an operand determines it."""
         return 0
 

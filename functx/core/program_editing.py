@@ -13,6 +13,7 @@ from typing_extensions import TypeIs, TypeVar
 
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.binding import bind
 from functx.core.caches import IdentityKey
 from functx.core.checking import check_program
 from functx.core.errors import (
@@ -23,19 +24,16 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.functionalization import (
-    Functionalize,
-    Strides,
-    noncontiguous_strides,
-    write_to_numpy_arrays,
-)
+from functx.core.functionalization import Functionalize, write_to_numpy_arrays
 from functx.core.generator_state import GeneratorState
+from functx.core.memory_layouts import noncontiguous_strides
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.source_info import Source
+from functx.core.strides import MemoryOrder, Strides, row_major_strides
 from functx.core.tracer import Tracer, aval_of, current_builder, is_variable, literal_of
-from functx.core.tracing import bind, trace, trace_closed
+from functx.core.tracing import trace, trace_closed
 from functx.core.types import ShapedArray, kind
 from functx.core.typing import ArrayLike, IRValue, PyTree, Value, Values
 
@@ -426,13 +424,17 @@ class Captured(Primitive, abstract=True):
     name = "captured"
 
     @property
-    def captured_strides(self) -> Strides | None:  # type: ignore[override]
+    def memory_order(self) -> MemoryOrder:  # type: ignore[override]
         value = self.box.value
-        return noncontiguous_strides(value) if isinstance(value, np.ndarray) else None
+        if isinstance(value, np.ndarray) and noncontiguous_strides(value):
+            return MemoryOrder.REARRANGED
+        return MemoryOrder.ROW_MAJOR
 
-    @property
-    def reorders_memory(self) -> bool:  # type: ignore[override]
-        return self.captured_strides is not None
+    def new_strides(
+        self, avals: Sequence[ShapedArray], strides: Sequence[Strides], shape: tuple[int, ...]
+    ) -> Strides:
+        value: Any = self.box.value
+        return noncontiguous_strides(value) or row_major_strides(shape)
 
     def abstract_eval(self) -> ShapedArray:
         return aval_of(self.box.value)

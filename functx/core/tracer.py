@@ -22,6 +22,7 @@ from functx.core.errors import (
 from functx.core.generator_state import STATE_AVAL, GeneratorState
 from functx.core.program import Atom, Literal, Var, scalar_literal
 from functx.core.source_info import describe_source
+from functx.core.strides import MemoryOrder
 from functx.core.types import (
     PYTHON_SCALAR_DTYPES,
     SHORT_NAMES,
@@ -252,7 +253,8 @@ def evaluate_on_host(
     result = ignored_float_errors.run(primitive.host_kernel, *operands)
     if result is None:
         return None
-    array = np.asarray(result) if primitive.keeps_memory_order else np.asarray(result, order="C")
+    is_row_major = primitive.memory_order is MemoryOrder.ROW_MAJOR
+    array = np.asarray(result, order="C" if is_row_major else None)
     return _view(array, WeakNdarray if out.weak_type else ndarray)
 
 
@@ -372,6 +374,14 @@ class _CurrentBuilder:
 
 
 current_builder = _CurrentBuilder()
+
+
+def with_parents(builder: Builder) -> Iterator[Builder]:
+    """A builder and those around it."""
+    current: Builder | None = builder
+    while current is not None:
+        yield current
+        current = current.parent
 
 
 def check_no_escaped_tracers(args: Sequence[ArrayLike]) -> None:

@@ -13,14 +13,15 @@ import numpy as np
 
 from functx.core.backend import InnerJaxTrace, backend
 from functx.core.caches import garbage_collection
+from functx.core.config import program_checks
 from functx.core.context import ContextValue
 from functx.core.errors import FunctxError
 from functx.core.generator_state import (
     GeneratorState,
-    read_states,
     state_inputs,
-    state_table,
 )
+from functx.core.memory_layouts import elide_copies, mark_layout_owners, view_base
+from functx.core.primitive import Primitive
 from functx.core.program import (
     Atom,
     Equation,
@@ -40,26 +41,24 @@ from functx.core.source_info import (
     named_scopes,
     scoped_source,
 )
+from functx.core.strides import MemoryOrder
 from functx.core.tracer import (
     Tracer,
     aval_of,
     check_not_escaped,
-    context_builder,
     current_builder,
     is_variable,
     literal_of,
-    recording_operand,
+    with_parents,
 )
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Dim, Value
-from functx.core.wrapper_dispatch import dispatch
 from functx.core.wrappers import WrapperOperand, is_wrapper
 
 if TYPE_CHECKING:
     from functx.core.functionalization import IncrementalFunctionalizer
     from functx.core.masks import RuleMasks
     from functx.core.named_axes import Axis
-    from functx.core.primitive import Primitive
     from functx.ops.gradient_stop import GradientStop
 
 
@@ -167,14 +166,12 @@ class Builder:
             self._row_major_until = None
             return False
         for eqn in self.equations[self._row_major_until :]:
-            primitive = eqn.primitive
-            copies_repeats = (
-                self._has_repeats and primitive.copies_operands and primitive.keeps_memory_order
-            )
-            if primitive.reorders_memory or copies_repeats:
+            order = eqn.primitive.memory_order
+            copies_repeats = self._has_repeats and order is MemoryOrder.COPIED
+            if order is MemoryOrder.REARRANGED or copies_repeats:
                 self._row_major_until = None
                 return False
-            self._has_repeats |= primitive.repeats_elements
+            self._has_repeats |= order is MemoryOrder.REPEATED
         self._row_major_until = len(self.equations)
         return self.parent is None or self.parent.has_row_major_results()
 
@@ -273,8 +270,6 @@ class Builder:
 
     def import_view(self, x: Tracer) -> Atom:
         """The atom of `x`, a view from outside: its base is captured, and the view is taken again here."""
-        from functx.core.functionalization import view_base
-
         views = self.imported_views
         assert views is not None
         if x.atom not in views:
@@ -378,16 +373,12 @@ class Builder:
         if self.gradient_stop is not None:
             self.gradient_stop.apply()
         if self.writes and self.layout_reads and self.parent is not None:
-            from functx.core.functionalization import mark_layout_owners
-
             # The programs around lose the writes, but depend on the layouts that these saw.
             mark_layout_owners(*self.layout_reads)
         captured = list(self.captures.values())
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations
         if self.has_copies and not self.writes and not self.keeps_copies:
-            from functx.core.functionalization import elide_copies
-
             equations, atoms = elide_copies(equations, atoms)
         if self.recognizer is not None:
             equations, atoms = self.recognizer.replace_sums(equations, atoms)
@@ -497,12 +488,6 @@ def hoist_captures_into_args(
     return program, [*args, *captured]
 
 
-class program_checks:  # noqa: N801 - a switch, set through `functx.config`
-    """Whether each new program is checked (`functx.core.checking`)."""
-
-    enabled = False
-
-
 class StepNeeded(BaseException):
     """Raised to end the trace of a jitted function that does something only Variables can do.
 
@@ -523,48 +508,11 @@ def refuse_in_transform(error: Exception, builder: Builder | None) -> NoReturn:
     raise error
 
 
-def with_parents(builder: Builder) -> Iterator[Builder]:
-    """A builder and those around it."""
-    current: Builder | None = builder
-    while current is not None:
-        yield current
-        current = current.parent
-
-
 def refuse_of_traced(error: Exception, x: Tracer) -> NoReturn:
     """As `refuse_in_transform` if a trace around `x` has read a Variable, else raises `error`."""
     if any([is_variable(y) for b in with_parents(x.builder) for _, y in b.captures.values()]):
         refuse_in_transform(error, x.builder)
     raise error
-
-
-def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """Append `primitive(*args)` to the program of the current builder; evaluate it if there is no builder.
-
-    An operation on wrapper types goes to their handlers. Inside a trace of JAX that began later,
-    operations on values that are not traced by functx belong to JAX, which may use the results after
-    functx's trace has ended.
-    """
-    builder = context_builder()
-    if builder is None or not builder.is_open:
-        builder = builder and current_builder.innermost()
-        if builder is None:
-            if state_table.get() is not None:
-                args = read_states(args)
-            variable = recording_operand(args)
-            if variable is not None:
-                return variable.record(primitive, read_states(args))
-            return backend.evaluate(primitive, args)
-    untraced = not args or (type(args[0]) is not Tracer and type(args[-1]) is not Tracer)
-    if not (untraced or primitive.is_context_dependent) or not backend.inside_jax_trace():
-        try:
-            return builder.append(primitive, args)
-        except (InnerJaxTrace, WrapperOperand):
-            # Handlers run outside of this clause, so that their errors do not show this exception.
-            pass
-    if any([is_wrapper(x) for x in args]):
-        return dispatch(primitive, args)
-    return backend.evaluate(primitive, args)
 
 
 def trace(

@@ -187,8 +187,8 @@ class WrapperRecorder:
     @staticmethod
     def record_program(program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of a program on operands of wrapper types, equation by equation."""
+        from functx.core.binding import bind
         from functx.core.program_editing import hoist_captures
-        from functx.core.tracing import bind
 
         program, captured = hoist_captures(program)
         env: dict[Atom, Any] = dict(zip(program.inputs, [*args, *captured], strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, ExportError, ValueRangeError, type_name
-from functx.core.functionalization import noncontiguous_strides
+from functx.core.memory_layouts import noncontiguous_strides
 from functx.core.program import Program
 from functx.core.program_editing import (
     argument_structure_error,

@@ -18,16 +18,12 @@ from functx.core.concretization import Guard
 from functx.core.config import config, contextual_key, outline_mode
 from functx.core.effects import Effect
 from functx.core.errors import EffectError
-from functx.core.functionalization import (
-    in_memory_order,
-    noncontiguous_strides,
-    result_strides,
-    row_major_strides,
-)
+from functx.core.memory_layouts import noncontiguous_strides, result_strides
 from functx.core.primitive import HasPrograms, Primitive, View
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
+from functx.core.strides import MemoryOrder, in_memory_order, row_major_strides
 from functx.core.tracer import (
     HOST_ARRAY_TYPES,
     as_ndarray,
@@ -275,8 +271,11 @@ def _on_host(
         out if isinstance(out, jax.core.Tracer) else copy_as_ndarray(out, out.weak_type)
         for out in outs
     ]
-    layouts = [noncontiguous_strides(x) for x in args] if primitive.keeps_memory_order else ()
-    if not any(layouts) and not primitive.reorders_memory:
+    order = primitive.memory_order
+    if order is MemoryOrder.ROW_MAJOR:
+        return outs
+    layouts = [noncontiguous_strides(x) for x in args]
+    if not any(layouts) and order is not MemoryOrder.REARRANGED:
         return outs
     strides = result_strides(
         primitive,

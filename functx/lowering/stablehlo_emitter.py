@@ -14,13 +14,13 @@ from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters import mlir
 
 from functx import ops
+from functx.core.config import program_checks
 from functx.core.effects import is_ordered
 from functx.core.errors import RuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source, scope_of
-from functx.core.tracing import program_checks
 from functx.core.types import DType, ShapedArray, is_complex, kind
 from functx.core.typing import Function, IRValue, IRValues, NumPyArray
 from functx.lowering import control_flow, jax_bridge, meshes

@@ -10,9 +10,10 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.binding import bind
 from functx.core.concretization import check_not_differentiated, concretize
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, short_repr
-from functx.core.functionalization import noncontiguous_strides, record_layout_dependence
+from functx.core.memory_layouts import noncontiguous_strides, record_layout_dependence
 from functx.core.program import Literal
 from functx.core.rewriting import apply
 from functx.core.tracer import (
@@ -30,7 +31,7 @@ from functx.core.tracer import (
     literal_of,
     ndarray,
 )
-from functx.core.tracing import bind, trace
+from functx.core.tracing import trace
 from functx.core.types import (
     DType,
     Shape,

@@ -14,14 +14,10 @@ from functx.core import tree
 from functx.core.caches import Cache
 from functx.core.config import contextual_key
 from functx.core.errors import FunctxError
-from functx.core.functionalization import (
-    Strides,
-    in_memory_order,
-    noncontiguous_strides,
-    strides_of,
-)
+from functx.core.memory_layouts import noncontiguous_strides, strides_of
 from functx.core.program import Program
 from functx.core.rewriting import apply
+from functx.core.strides import Strides, in_memory_order
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, aval_of, copy_as_ndarray, current_builder
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray, x64_enabled

@@ -9,11 +9,11 @@ import numpy as np
 from ml_dtypes import finfo, iinfo
 
 from functx import ops
+from functx.core.binding import bind
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of
-from functx.core.tracing import bind
 from functx.core.types import is_complex, is_floating, is_inexact, kind
 from functx.core.typing import ArrayLike, ArrayOrList, Out, Value
 from functx.numpy.array_creation import asarray

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx import ops
+from functx.core.binding import bind
 from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracer import aval_of
-from functx.core.tracing import bind
 from functx.core.types import DType, Shape, is_complex, is_inexact, kind
 from functx.core.typing import ArrayLike, ArrayOrList, Index, Value
 from functx.numpy.index_parsing import (

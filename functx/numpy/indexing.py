@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.binding import bind
 from functx.core.errors import ArgumentError, IndexingError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracer import Tracer, aval_of
-from functx.core.tracing import bind
 from functx.core.types import Shape
 from functx.core.typing import ArrayLike, ArrayOrList, Index, Out, Value
 from functx.core.wrappers import is_wrapper

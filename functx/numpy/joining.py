@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 
 from functx import ops
+from functx.core.binding import bind
 from functx.core.errors import ShapeError, ValueRangeError
-from functx.core.functionalization import is_contiguous
+from functx.core.memory_layouts import is_contiguous
 from functx.core.tracer import aval_of
-from functx.core.tracing import bind
 from functx.core.types import canonical_dtype
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Keys, Out, Value
 from functx.numpy.mutation import accept_out

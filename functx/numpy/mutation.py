@@ -22,7 +22,7 @@ from functx.core.errors import (
     describe_input,
     type_name,
 )
-from functx.core.functionalization import storage_base, view_base
+from functx.core.memory_layouts import storage_base, view_base
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
 from functx.core.tracer import (

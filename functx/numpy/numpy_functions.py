@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 
 from functx.core.errors import ForeignCodeError
-from functx.core.functionalization import memory_location, record_layout_dependence
+from functx.core.memory_layouts import memory_location, record_layout_dependence
 from functx.core.tracer import Tracer, aval_of
 from functx.core.types import is_complex
 from functx.core.typing import ArrayOrList, Value

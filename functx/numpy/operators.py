@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from functx import ops
+from functx.core.binding import bind
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.tracer import aval_of
-from functx.core.tracing import bind
 from functx.core.types import is_complex, is_inexact
 from functx.core.typing import ArrayLike, ArrayOrList, Keys, Out, Value
 from functx.numpy.array_creation import asarray

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.binding import bind
 from functx.core.errors import DTypeError, ShapeError, TypePromotionError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
@@ -26,7 +27,6 @@ from functx.core.tracer import (
     is_variable,
     plain_number,
 )
-from functx.core.tracing import bind
 from functx.core.types import (
     DType,
     Shape,

@@ -12,9 +12,9 @@ import numpy as np
 
 from functx import ops
 from functx.core.argument_errors import explain
+from functx.core.binding import bind
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, short_repr
 from functx.core.tracer import Tracer, aval_of
-from functx.core.tracing import bind
 from functx.core.types import (
     DType,
     Shape,

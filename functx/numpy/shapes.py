@@ -10,9 +10,10 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from functx import ops
+from functx.core.binding import bind
 from functx.core.concretization import concretize
 from functx.core.errors import AxisError, DTypeError, ShapeError, ValueRangeError, type_name
-from functx.core.functionalization import (
+from functx.core.memory_layouts import (
     is_contiguous,
     noncontiguous_strides,
     record_layout_dependence,
@@ -20,7 +21,6 @@ from functx.core.functionalization import (
 )
 from functx.core.program import Literal
 from functx.core.tracer import Tracer, aval_of, is_variable
-from functx.core.tracing import bind
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import (
     ArrayOrList,

@@ -15,6 +15,7 @@ import numpy as np
 from functx import ops
 from functx.core.argument_errors import explain
 from functx.core.backend import backend
+from functx.core.binding import bind
 from functx.core.errors import (
     ArgumentError,
     AutogradInTransformError,
@@ -22,11 +23,12 @@ from functx.core.errors import (
     ImmutableArrayError,
     ShapeError,
 )
-from functx.core.functionalization import is_contiguous, is_row_major, row_major_strides, strides_of
+from functx.core.memory_layouts import is_contiguous, strides_of
 from functx.core.primitive import Primitive
 from functx.core.pytorch_names import METHODS
+from functx.core.strides import is_row_major, row_major_strides
 from functx.core.tracer import Tracer, aval_of, ndarray, variables
-from functx.core.tracing import bind, refuse_of_traced
+from functx.core.tracing import refuse_of_traced
 from functx.core.types import canonical_dtype, is_complex, real_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray, Out, Value
 from functx.core.wrappers import is_wrapper

@@ -16,7 +16,7 @@ from functx.core.errors import (
     WrapperWriteError,
     type_name,
 )
-from functx.core.functionalization import is_contiguous, storage_base
+from functx.core.memory_layouts import is_contiguous, storage_base
 from functx.core.tracer import Tracer, aval_of, current_builder, is_variable
 from functx.core.typing import ArrayOrList, Index, Value
 from functx.core.wrapper_dispatch import eager_writes

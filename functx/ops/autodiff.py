@@ -14,6 +14,7 @@ from functx.core.masks import inexact_mask, select_where
 from functx.core.primitive import LinearInput, Primitive, View
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
+from functx.core.strides import MemoryOrder, Strides
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import (
     ArrayLike,
@@ -55,7 +56,7 @@ class UnchangedValue(Primitive, abstract=True):
 class StopGradient(UnchangedValue):
     """`x` without derivative."""
 
-    keeps_memory_order = True
+    memory_order = MemoryOrder.OPERANDS
     differentiable = False
     rounding = EXACT
     samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
@@ -120,7 +121,7 @@ class Detach(View):
 class WithValue(Primitive):
     """The value `new` with the derivative of `x`: an array after a write that no derivative sees."""
 
-    keeps_memory_order = True
+    memory_order = MemoryOrder.OPERANDS
     rounding = EXACT
     samples = (
         sample(f32[3], f32[3], gradients={0: [1.0, 1.0, 1.0], 1: [0.0, 0.0, 0.0]}),
@@ -217,7 +218,7 @@ class DerivativeBoundary(Primitive):
 
     kind: str
     axes: tuple[tuple[Hashable, int], ...]
-    keeps_memory_order = True
+    memory_order = MemoryOrder.OPERANDS
     linear = (0,)
     rounding = EXACT
     samples = (
@@ -234,10 +235,10 @@ class DerivativeBoundary(Primitive):
         """Whether the output is always the operand."""
         return self.kind in ("argument", "result")
 
-    def strides_along_output(
-        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
-    ) -> Sequence[Sequence[int | None]]:
-        return strides[:1]
+    def new_strides(
+        self, avals: Sequence[ShapedArray], strides: Sequence[Strides], shape: tuple[int, ...]
+    ) -> Strides:
+        return super().new_strides(avals, strides[:1], shape)
 
     def abstract_eval(self, x: ShapedArray, like: ShapedArray) -> ShapedArray:
         return x

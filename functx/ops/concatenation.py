@@ -15,6 +15,7 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import View, is_linear_input, operand_aval
 from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, sample
+from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value, Values
@@ -39,7 +40,7 @@ class Concatenate(MovesElements, Linear):
     """The operands concatenated along `axis`."""
 
     axis: int
-    keeps_memory_order = copies_operands = True
+    memory_order = MemoryOrder.COPIED
     rounding = EXACT
     samples = (
         sample(f32[2, 3], f32[2, 1], axis=1),
@@ -47,11 +48,12 @@ class Concatenate(MovesElements, Linear):
         sample(f32[2, 3], axis=0),
     )
 
-    def strides_along_output(
-        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
-    ) -> Sequence[Sequence[int | None]]:
+    def new_strides(
+        self, avals: Sequence[ShapedArray], strides: Sequence[Strides], shape: tuple[int, ...]
+    ) -> Strides:
         pairs = [zip(x.shape, each, strict=True) for x, each in zip(avals, strides, strict=True)]
-        return [[None if n == 1 else step for n, step in pair] for pair in pairs]
+        along = [[None if n == 1 else step for n, step in pair] for pair in pairs]
+        return strides_in_order(shape, along, copied=True)
 
     def abstract_eval(self, *operands: ShapedArray) -> ShapedArray:
         if not operands:

@@ -20,6 +20,7 @@ from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import c64, f32, sample
+from functx.core.strides import MemoryOrder
 from functx.core.tracer import aval_of
 from functx.core.types import (
     DType,
@@ -397,7 +398,7 @@ class Fft(Linear):
 
     ndim: int = 1
     inverse: bool = False
-    keeps_memory_order = True
+    memory_order = MemoryOrder.OPERANDS
     samples = (
         sample(c64[3, 4]),
         sample(c64[5], inverse=True),

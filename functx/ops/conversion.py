@@ -18,6 +18,7 @@ from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import View, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u8
+from functx.core.strides import MemoryOrder
 from functx.core.tracer import HOST_ARRAY_TYPES, as_ndarray, aval_of, current_builder
 from functx.core.types import (
     DType,
@@ -64,7 +65,7 @@ class ConvertElementType(Linear):
 
     dtype: DType
     weak: bool = False
-    keeps_memory_order = copies_operands = True
+    memory_order = MemoryOrder.COPIED
     rounding = Rounding(is_exact_if_representable=True, is_componentwise=True)
     samples = (
         sample(f32[3], dtype="bfloat16"),

@@ -15,6 +15,7 @@ from functx.core.errors import ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample
+from functx.core.strides import MemoryOrder
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value, Values
@@ -31,7 +32,7 @@ class Cumulative(Primitive, abstract=True):
 
     axis: int
     reverse: bool = False
-    keeps_memory_order = True
+    memory_order = MemoryOrder.OPERANDS
     accepts: ClassVar[str] = "iufc"
 
     @classmethod

@@ -13,6 +13,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, operand_aval, rule
+from functx.core.strides import MemoryOrder
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, kind
 from functx.core.typing import ArrayLike, Cotangent, Function, Mask, Tangent, Value, Values
@@ -26,7 +27,7 @@ class Elementwise(Primitive, abstract=True):
     derivative. A subclass defines it once, as `partial`.
     """
 
-    keeps_memory_order = True
+    memory_order = MemoryOrder.OPERANDS
     accepts: ClassVar[str] = "biufc"
     """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
     linear: ClassVar[tuple[int, ...]] = ()

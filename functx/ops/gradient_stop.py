@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from functx.core.effects import Effect
-from functx.core.functionalization import view_base
+from functx.core.memory_layouts import view_base
 from functx.core.program import Atom, Equation, Var, subprograms
 from functx.core.tracer import Tracer, current_builder
 from functx.core.tracing import Builder

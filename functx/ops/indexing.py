@@ -16,6 +16,7 @@ from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive, ReadsPart, operand_aval
 from functx.core.samples import EXACT, f32, i32, sample
+from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, is_integer, kind
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
@@ -294,23 +295,18 @@ class Gather(GatherScatter, ReadsPart):
     )
 
     @property
-    def keeps_memory_order(self) -> bool:  # type: ignore[override]
-        return self.order == "K"
+    def memory_order(self) -> MemoryOrder:  # type: ignore[override]
+        return MemoryOrder.REARRANGED if self.order == "K" else MemoryOrder.ROW_MAJOR
 
-    @property
-    def reorders_memory(self) -> bool:  # type: ignore[override]
-        return self.order == "K"
-
-    def strides_along_output(
-        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
-    ) -> Sequence[Sequence[int | None]]:
-        dropped, rank = self.dropped_window_dims(), self.out_avals(tuple(avals))[0].ndim
-        within = iter([abs(n) for d, n in enumerate(strides[0]) if d not in dropped])
+    def new_strides(
+        self, avals: Sequence[ShapedArray], strides: Sequence[Strides], shape: tuple[int, ...]
+    ) -> Strides:
+        dropped, rank = self.dropped_window_dims(), len(shape)
+        within = iter([n for d, n in enumerate(strides[0]) if d not in dropped])
         # Larger than any stride within a window, and larger the earlier the dimension is.
         between = 1 + max([abs(n) * m for n, m in zip(strides[0], avals[0].shape, strict=True)])
-        return [
-            [next(within) if d in self.offset_dims else between + rank - d for d in range(rank)]
-        ]
+        along = [next(within) if d in self.offset_dims else between + rank - d for d in range(rank)]
+        return strides_in_order(shape, [along])
 
     def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
         (aval, numbers, _), (index_aval, _, value) = operands

@@ -18,6 +18,7 @@ from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive
 from functx.core.program import Atom
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u32
+from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
 from functx.core.types import (
     DType,
@@ -65,7 +66,7 @@ class Reduction(Primitive, abstract=True):
     """The combination of the elements of one operand over `axes`, which leave the shape."""
 
     axes: tuple[int, ...]
-    keeps_memory_order = True
+    memory_order = MemoryOrder.OPERANDS
     accepts: ClassVar[str] = "iufc"
 
     @classmethod
@@ -77,10 +78,10 @@ class Reduction(Primitive, abstract=True):
         check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=tuple_delete(x.shape, self.axes))
 
-    def strides_along_output(
-        self, avals: Sequence[ShapedArray], strides: Sequence[tuple[int, ...]]
-    ) -> Sequence[Sequence[int | None]]:
-        return [tuple_delete(strides[0], self.axes)]
+    def new_strides(
+        self, avals: Sequence[ShapedArray], strides: Sequence[Strides], shape: tuple[int, ...]
+    ) -> Strides:
+        return strides_in_order(shape, [tuple_delete(strides[0], self.axes)])
 
     def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Sets:
         return sets.union_along(operands[0].sets, self.axes)

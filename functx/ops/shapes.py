@@ -12,10 +12,10 @@ from jax.interpreters import mlir
 
 from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
-from functx.core.functionalization import reshape_strides
 from functx.core.primitive import LinearInput, View, operand_aval
 from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, i32, sample
+from functx.core.strides import MemoryOrder, reshape_strides
 from functx.core.tracer import Tracer, abstractify, aval_of, current_builder
 from functx.core.types import DType, Shape, ShapedArray, canonical_dtype, kind
 from functx.core.typing import (
@@ -57,7 +57,7 @@ class BroadcastInDim(MovesElements, Linear, View):
     shape: tuple[int, ...]
     dims: tuple[int, ...]
     size_fields = ("shape",)
-    repeats_elements = True
+    memory_order = MemoryOrder.REPEATED
     rounding = EXACT
     samples = (
         sample(f32[3], shape=(2, 3), dims=(1,)),
@@ -193,7 +193,7 @@ class Reshape(MovesElements, Linear, View):
         x = moveaxis(x, dim, 0)
         return reshape(x, (x.shape[0], *self.shape)), 0
 
-    layout_dependent = True
+    memory_order = MemoryOrder.BY_LAYOUT
 
     def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         return reshape(part, x.shape)
@@ -222,7 +222,7 @@ class PermuteDims(MovesElements, Linear, View):
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
 
     axes: tuple[int, ...]
-    reorders_memory = True
+    memory_order = MemoryOrder.REARRANGED
     is_element_mapping = True
     rounding = EXACT
     samples = sample(f32[2, 3, 4], axes=(2, 0, 1)), sample(f32[2, 3], axes=(0, 1))

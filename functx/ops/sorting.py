@@ -15,6 +15,7 @@ from functx import ops
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, bool_, f32, i32, sample
+from functx.core.strides import MemoryOrder
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Tangents, Value, Values
@@ -48,8 +49,8 @@ class Sort(Primitive):
     )
 
     @property
-    def keeps_memory_order(self) -> bool:  # type: ignore[override]
-        return not self.permutation
+    def memory_order(self) -> MemoryOrder:  # type: ignore[override]
+        return MemoryOrder.ROW_MAJOR if self.permutation else MemoryOrder.OPERANDS
 
     @classmethod
     def from_jax_params(cls, dimension: int, num_keys: int, is_stable: bool) -> Sort:

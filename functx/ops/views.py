@@ -12,14 +12,10 @@ import numpy as np
 from functx import ops
 from functx.core.effects import Effect
 from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
-from functx.core.functionalization import (
-    Strides,
-    is_computed,
-    is_contiguous,
-    row_major_strides,
-)
+from functx.core.memory_layouts import is_computed, is_contiguous
 from functx.core.primitive import CopiesOperand, Primitive, View
 from functx.core.samples import EXACT, c64, f32, sample
+from functx.core.strides import MemoryOrder, Strides, row_major_strides
 from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder, is_variable
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangents, Value
@@ -97,8 +93,8 @@ class Copy(CopiesOperand, MovesElements, Linear):
     samples = sample(f32[2, 3]), sample(f32[2, 3], order="K")
 
     @property
-    def keeps_memory_order(self) -> bool:  # type: ignore[override]
-        return self.order == "K"
+    def memory_order(self) -> MemoryOrder:  # type: ignore[override]
+        return MemoryOrder.COPIED if self.order == "K" else MemoryOrder.ROW_MAJOR
 
     def __call__(self, *args: object) -> Any:
         builder = current_builder.get()
@@ -138,7 +134,7 @@ class AsStrided(MovesElements, View):
     steps: tuple[tuple[int, ...], ...]
     writable: bool = True
     size_fields = ("shape", "start", "steps")
-    reorders_memory = True
+    memory_order = MemoryOrder.REARRANGED
     rounding = EXACT
     samples = (
         sample(f32[12], shape=(3, 2), start=(1,), steps=((4,), (-1,))),

@@ -16,11 +16,12 @@ import jax
 import numpy as np
 
 from functx import ops
+from functx.core.config import program_checks
 from functx.core.decompositions import Decomposition, registered_decompositions
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.tracer import current_builder
-from functx.core.tracing import program_checks, trace
+from functx.core.tracing import trace
 from functx.core.types import SHORT_NAMES, ShapedArray, is_inexact, x64_enabled
 from functx.core.typing import ArrayLike, Avals, Cotangent, Value, Values
 from functx.lax.parametric_functions import KernelFunction

@@ -18,19 +18,21 @@ from functx.core.errors import ArgumentError, type_name
 from functx.core.functionalization import (
     Functionalize,
     FunctionalizedProgram,
+    write_to_numpy_arrays,
+)
+from functx.core.generator_state import GeneratorState, implicit_draw_error, state_table
+from functx.core.masks import indices_where
+from functx.core.memory_layouts import (
     MemoryLocation,
-    Strides,
     is_computed,
     memory_location,
     noncontiguous_strides,
     record_layout_dependence,
     storage_base,
-    write_to_numpy_arrays,
 )
-from functx.core.generator_state import GeneratorState, implicit_draw_error, state_table
-from functx.core.masks import indices_where
 from functx.core.program import Atom, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
+from functx.core.strides import Strides
 from functx.core.tracer import Tracer, check_not_escaped, current_builder, is_variable
 from functx.core.typing import ArrayLike, Flags, Function, NumPyArray, PyTree, Value, Values
 from functx.ops.operands import literal

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functx.core.program import Program
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
-from functx.core.tracer import current_builder
-from functx.core.tracing import with_parents
+from functx.core.tracer import current_builder, with_parents
 from functx.ops.philox import Draw
 
 

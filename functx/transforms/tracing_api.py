@@ -17,9 +17,9 @@ from functx.core.errors import (
     FunctxError,
     type_name,
 )
-from functx.core.functionalization import depends_on_layouts
 from functx.core.generator_state import GeneratorState, implicit_draw_error
 from functx.core.masks import indices_where
+from functx.core.memory_layouts import depends_on_layouts
 from functx.core.named_axes import Axis, tracked_mesh_axes
 from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields

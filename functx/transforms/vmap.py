@@ -21,13 +21,8 @@ from functx.core.errors import (
     WrapperShapeError,
     type_name,
 )
-from functx.core.functionalization import (
-    is_row_major,
-    noncontiguous_strides,
-    record_layout_dependence,
-    row_major_strides,
-)
 from functx.core.generator_state import GeneratorState
+from functx.core.memory_layouts import noncontiguous_strides, record_layout_dependence
 from functx.core.named_axes import (
     RANDOMNESS_MODES,
     AxisNames,
@@ -38,6 +33,7 @@ from functx.core.named_axes import (
 )
 from functx.core.program import pad_input_names
 from functx.core.rewriting import apply
+from functx.core.strides import is_row_major, row_major_strides
 from functx.core.tracer import as_known_array, aval_of
 from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.core.wrapper_axes import AxisChange, change_axes, change_sparse_shapes, wrapper_spans

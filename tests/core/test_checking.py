@@ -3,11 +3,11 @@ import pytest
 
 import functx
 from functx.core.checking import check_program
+from functx.core.config import program_checks
 from functx.core.errors import FunctxError, ProgramError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var, subprograms
 from functx.core.samples import f32, i32
-from functx.core.tracing import program_checks
 from functx.core.types import ShapedArray
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.reductions import ReduceSum

@@ -14,7 +14,7 @@ from functx.core.errors import (
     IndexingError,
     ShapeError,
 )
-from functx.core.functionalization import strides_of
+from functx.core.memory_layouts import strides_of
 from functx.ops.dynamic_slicing import ReadBeforeWrite
 from tests.mutation.programs import Program, generate, shrunk
 
@@ -463,6 +463,12 @@ def test_results_have_the_memory_order_of_numpy(kind):
     traced = []
     make_ir(lambda x: traced.append(strides(np, x)))(x)
     assert traced[0] == strides(numpy, x) == strides(np, np.array(x))
+
+
+def test_a_field_of_packed_records_is_permuted_as_a_copy():
+    records = numpy.zeros((2, 3), [("tag", "u1"), ("x", "f4")])
+    records["x"] = ramp(2, 3)
+    assert np.transpose(records["x"]).tolist() == ramp(2, 3).T.tolist()
 
 
 def test_writes_through_results_in_column_order_reach_what_they_reach_in_numpy():

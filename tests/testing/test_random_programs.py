@@ -6,9 +6,9 @@ import jax
 import pytest
 
 import functx
+from functx.core.config import program_checks
 from functx.core.errors import VerificationError
 from functx.core.program import Literal
-from functx.core.tracing import program_checks
 from functx.lowering import stablehlo_emitter
 from functx.ops.arithmetic import Div, Sub
 from functx.testing import random_functions

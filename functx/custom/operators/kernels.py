@@ -19,12 +19,8 @@ from functx import ops
 from functx.core.config import config
 from functx.core.effects import Effects, is_ordered
 from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
-from functx.core.functionalization import (
-    Functionalize,
-    FunctionalizedProgram,
-    noncontiguous_strides,
-    storage_base,
-)
+from functx.core.functionalization import Functionalize, FunctionalizedProgram
+from functx.core.memory_layouts import noncontiguous_strides, storage_base
 from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite

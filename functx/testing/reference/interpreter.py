@@ -22,10 +22,11 @@ from functx import ops
 from functx.core.backend import backend
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError
-from functx.core.functionalization import in_memory_order, result_strides
+from functx.core.memory_layouts import result_strides
 from functx.core.primitive import Primitive, View
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.samples import EXACT, Rounding
+from functx.core.strides import in_memory_order
 from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, real_dtype
 from functx.core.typing import ArrayLike
 
@@ -409,8 +410,6 @@ def _new_memory(
 ) -> Array:
     """A copy of `out`, a result for `operands`, with the memory order that NumPy gives it."""
     copy = np.array(out, order="C")
-    if not primitive.keeps_memory_order:
-        return in_memory_order(copy, primitive.captured_strides)
     strides = [tuple([n // x.itemsize for n in x.strides]) for x in operands]
     return in_memory_order(copy, result_strides(primitive, avals, strides, copy.shape))
 
