@@ -17,7 +17,6 @@ from functx.core.effects import NO_EFFECTS, Effects
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
 from functx.core.program import Program, programs_in_parameter
 from functx.core.rewriting import annotated_fields
-from functx.core.samples import Rounding
 from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
 from functx.core.types import HasAval, ShapedArray
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+    from functx.core.samples import Rounding
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
