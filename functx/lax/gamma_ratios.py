@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
 from functx import ops
 from functx.core.typing import Value
+from functx.lax.polynomial import polynomial
 
 EULER_GAMMA = 0.57721566490153286061
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -35,14 +35,6 @@ def zeta_minus_one(k: int) -> float:
     tail -= k * (k + 1) * (k + 2) * n ** (-k - 3) / 720
     tail += k * (k + 1) * (k + 2) * (k + 3) * (k + 4) * n ** (-k - 5) / 30240
     return math.fsum([*[i**-k for i in range(2, n)], tail])
-
-
-def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
-    """The sum of `coefficients[n]` x**n."""
-    total: Value | float = coefficients[-1]
-    for c in reversed(coefficients[:-1]):
-        total = total * x + c
-    return ops.constant_like(x, total) if isinstance(total, float) else total
 
 
 def sine_of_pi(x: Value) -> Value:

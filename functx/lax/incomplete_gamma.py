@@ -17,7 +17,6 @@ from functx.lax.gamma_ratios import (
     falling_product,
     lgamma_of_one_plus,
     log_remainder,
-    polynomial,
     power_at_zero,
     scaled_log_remainder,
     stirling_remainder,
@@ -27,6 +26,7 @@ from functx.lax.parametric_functions import (
     continued_fraction,
     sum_series,
 )
+from functx.lax.polynomial import polynomial
 from functx.ops.families import Binary
 from functx.ops.operands import cast_like, promote_scalars, upcast_half
 

@@ -17,7 +17,6 @@ from functx.core.typing import ArrayLike, Value
 from functx.lax.gamma_ratios import (
     EULER_GAMMA,
     lgamma_of_one_plus,
-    polynomial,
     sine_of_pi,
     zeta_minus_one,
 )
@@ -28,6 +27,7 @@ from functx.lax.parametric_functions import (
     iterate,
     sum_series,
 )
+from functx.lax.polynomial import polynomial
 from functx.numpy.joining import stack
 from functx.numpy.promotion import as_inexact
 from functx.numpy.ufuncs import broadcast_inexact

@@ -11,8 +11,8 @@ from functx.core.samples import Rounding, c64, f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import accumulation_dtype, is_complex
 from functx.core.typing import ArrayLike, Tangent, Value
-from functx.lax.gamma_ratios import polynomial
 from functx.lax.parametric_functions import KernelFunction, ParametricFunction
+from functx.lax.polynomial import polynomial
 from functx.numpy.promotion import as_inexact
 from functx.numpy.ufuncs import broadcast_inexact
 
