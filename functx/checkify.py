@@ -75,9 +75,9 @@ def check(
     host, leaves = ops.flat_callback(
         label, FormatMessage(f"{msg} (`check` failed)"), fmt_args, fmt_kwargs, static_too=True
     )
-    site = CheckSite(CheckKind.USER, host, source_line(user_source()))
+    site = CheckSite(CheckKind.USER, host, source_line(user_source()), bool(debug))
     number = ops.convert_element_type(ops.bitwise_not(pred), "int32", False)
-    Check((site,), bool(debug))(number, *leaves)
+    Check((site,))(number, *leaves)
 
 
 def debug_check(pred: ArrayLike, msg: str, *fmt_args: PyTree, **fmt_kwargs: PyTree) -> None:

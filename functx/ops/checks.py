@@ -44,11 +44,15 @@ class FormatMessage(Record):
 
 
 class CheckSite(Record):
-    """A check of a program: its kind, its message as a function of values, and the user's line."""
+    """A check of a program: its kind, its message as a function of values, and the user's line.
+
+    One with `debug` is made under `checkify` alone.
+    """
 
     kind: CheckKind
     message: FlatCallback
     line: str
+    debug: bool = False
 
     def __repr__(self) -> str:
         return f"<{self.kind.value} check at {self.line.partition(':')[0]}>"
@@ -59,10 +63,12 @@ class CheckSite(Record):
         return f"{self.message.fun(*args, **kwargs)}\n  at {self.line}"
 
 
-def check_site(kind: CheckKind, fmt: str, line: str, values: int = 0) -> CheckSite:
-    """The site of an automatic check, whose format string takes so many values."""
+def check_site(
+    kind: CheckKind, fmt: str, line: str, values: int = 0, debug: bool = False
+) -> CheckSite:
+    """The site of a check whose format string takes so many values."""
     in_tree = tree.structure(((0,) * values, {}))
-    return CheckSite(kind, FlatCallback(FormatMessage(fmt), in_tree), line)
+    return CheckSite(kind, FlatCallback(FormatMessage(fmt), in_tree), line, debug)
 
 
 class FailedCheck(NamedTuple):
@@ -108,17 +114,15 @@ class Check(HostPrimitive):
 
     Operands: the int32 array of numbers, one for each element along mapped axes, and the values of the
     message, with the mapped axes before their own. It raises an error when it is computed outside of a
-    program; in one, `functx.checkify` must have removed it. Without `checkify`, one with `debug` does
-    nothing.
+    program; in one, `functx.checkify` must have removed it, unless all sites are for debugging.
     """
 
     sites: tuple[CheckSite, ...]
-    debug: bool = False
     effects: ClassVar[Effects] = frozenset([Effect.CHECK])
     differentiable = False
     samples = (
         sample(
-            i32[()], f32[3], sites=(check_site(CheckKind.USER, "{}", "line", 1),), debug=True,
+            i32[()], f32[3], sites=(check_site(CheckKind.USER, "{}", "line", 1, True),),
             values={0: 0}, dtypes=("f32",),
         ),
     )  # fmt: skip
@@ -132,7 +136,8 @@ class Check(HostPrimitive):
 
     def run(self, *arrays: NumPyArray) -> list[NumPyArray]:
         numbers, *values = arrays
-        text = None if self.debug else failure_text(find_failures(self.sites, numbers, values))
+        failed = find_failures(self.sites, numbers, values)
+        text = failure_text([each for each in failed if not each.site.debug])
         if text is not None:
             raise failed_check_error(text)
         return []
@@ -143,12 +148,13 @@ class Check(HostPrimitive):
         return [], []
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
-        if self.debug:
+        made = [site for site in self.sites if not site.debug]
+        if not made:
             return []
         raise UnhandledCheckError(
             "check: a compiled function must return the failures of its checks; got a check in one that "
             "does not",
-            f"the check: {self.sites[0].line}",
+            f"the check: {made[0].line}",
             fix="Write err, out = functx.jit(functx.checkify.checkify(f))(x); err.throw().",
             source=ctx.source,
         )

@@ -179,7 +179,8 @@ def evaluate_variables(program: Program, args: Values) -> dict[Var, NumPyArray]:
     """The values of all variables of `program` on `args`, evaluated equation by equation."""
     env: dict[Var, Any] = dict(zip(program.inputs, map(np.asarray, args), strict=True))
     with eval_context():
-        for eqn in program.equations:
+        # Checks and prints have no values.
+        for eqn in [eqn for eqn in program.equations if eqn.outputs]:
             operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
             outs = backend.evaluate_eagerly(eqn.primitive, operands)
             outs = map(np.asarray, eqn.primitive.as_list(outs))

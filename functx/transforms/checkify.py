@@ -17,6 +17,7 @@ from functx.core import tree
 from functx.core.backend import backend
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, CheckError, UnhandledCheckError, type_name
+from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, subprograms
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
@@ -25,7 +26,7 @@ from functx.core.source_info import source_line
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import Function, PyTree, Value, Values
+from functx.core.typing import Dim, Dims, Function, PyTree, Value, Values
 from functx.ops.checks import (
     Check,
     CheckKind,
@@ -36,8 +37,9 @@ from functx.ops.checks import (
     find_failures,
 )
 from functx.ops.indexing import GatherScatter
-from functx.ops.operands import literal
+from functx.ops.operands import batch_size, literal
 from functx.transforms.argument_names import check_callable, wrap_transform
+from functx.transforms.batching import interpret_batched, remove_axis
 from functx.transforms.control.state_threading import thread_state
 from functx.transforms.control.while_loop import While
 from functx.transforms.tracing_api import partition_static_arguments, trace_function
@@ -121,8 +123,9 @@ def check_error(error: Error) -> None:
     """
     if not isinstance(error, Error):
         raise ArgumentError(f"check_error: the argument must be an Error; got {type_name(error)}")
+    sites = tuple([site.replace(debug=False) for site in error.sites])
     for slot in error.slots:
-        Check(error.sites)(*slot)
+        Check(sites)(*slot)
 
 
 def checkify(fun: Function, errors: Iterable[CheckKind] = user_checks) -> Function:
@@ -180,6 +183,22 @@ def run_checked(
     return outs
 
 
+def batch_checked(primitive: Primitive, args: Values, dims: Dims) -> tuple[Values, list[Dim]]:
+    """The batched outputs of an operation that makes checks for some elements; their dimensions.
+
+    The batch returns the failures of all elements, which are checked then.
+    """
+    avals = [remove_axis(aval_of(x), d) for x, d in zip(args, dims, strict=True)]
+    program = trace_closed(lambda *xs: primitive(*xs), avals, name=primitive.name)
+    checked = cached_rewrite(Checkify(user_checks), program)
+    outs = interpret_batched(checked.program, args, dims)
+    size, count = batch_size(args, dims), sum(map(len, checked.slots))
+    state = [ops.batch_dim_at(x, d, 0, size) for x, d in outs[:count]]
+    return checked.check_again([*state, *[x for x, _ in outs[count:]]]), [
+        d for _, d in outs[count:]
+    ]
+
+
 class CheckedProgram(NamedTuple):
     """A program that returns the state of the checks before its outputs."""
 
@@ -192,6 +211,13 @@ class CheckedProgram(NamedTuple):
         rest = list(results)
         slots = [[rest.pop(0) for _ in slot] for slot in self.slots]
         return Error(self.sites, slots), rest
+
+    def check_again(self, results: Sequence[Value]) -> list[Value]:
+        """The outputs, after the checks of the failures in the results."""
+        error, outs = self.split(results)
+        for slot in error.slots:
+            Check(self.sites)(*slot)
+        return outs
 
 
 class Checkify(Rewrite[CheckedProgram]):
@@ -210,13 +236,16 @@ class Checkify(Rewrite[CheckedProgram]):
         )
         return CheckedProgram(checked, tuple(threading.numbers), threading.slots)
 
+    def makes(self, site: CheckSite) -> bool:
+        """Whether the check is made."""
+        return site.kind in self.kinds and (self.with_debug or not site.debug)
+
     def slots(self, eqn: Equation) -> list[Slot]:
         """The types of the checks that `eqn` is or gets."""
         primitive, kinds = eqn.primitive, self.kinds
         if isinstance(primitive, Check):
-            is_made = self.with_debug or not primitive.debug
-            kept = is_made and any([site.kind in kinds for site in primitive.sites])
-            return [tuple([a.aval.update(weak_type=False) for a in eqn.inputs])] * kept
+            is_made = any(map(self.makes, primitive.sites))
+            return [tuple([a.aval.update(weak_type=False) for a in eqn.inputs])] * is_made
         slots: list[Slot] = []
         if CheckKind.NAN in kinds and _may_make_nan(eqn):
             slots.append((NUMBER,))
@@ -385,7 +414,7 @@ class CheckThreading:
         """The numbers among all checks for `numbers` of `sites`; 0 for checks that are not made."""
         result = ops.constant_like(numbers, 0)
         for i, site in enumerate(sites):
-            if site.kind in self.rewrite.kinds:
+            if self.rewrite.makes(site):
                 number = self.numbers.setdefault(site, len(self.numbers) + 1)
                 result = ops.select(
                     ops.eq(numbers, i + 1), ops.constant_like(numbers, number), result

@@ -7,6 +7,7 @@ from typing import TypeGuard
 import numpy as np
 
 from functx import ops
+from functx.core.effects import Effect
 from functx.core.errors import ValueRangeError
 from functx.core.masks import select_where, select_where_not
 from functx.core.named_axes import AxisNames
@@ -46,6 +47,14 @@ class ChunkedBatch(Batch):
     chunk: int
 
     def emit(self, program: Program, *args: Value) -> list[Value]:
+        if Effect.CHECK in program.effects:
+            from functx.transforms.checkify import Checkify, user_checks
+
+            # Only the failures of all chunks have indices along the whole axis.
+            checked = cached_rewrite(Checkify(user_checks), program)
+            state_dims = (0,) * sum(map(len, checked.slots))
+            chunked = self.replace(out_dims=(*state_dims, *self.out_dims))
+            return checked.check_again(chunked.emit(checked.program, *args))
         if self.names.name in program.named_axes:
             return super().emit(program, *args)
         if program.draws:

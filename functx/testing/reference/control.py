@@ -149,7 +149,7 @@ def IoCallback(*args: Array, callback: Function, results: object, ordered: bool)
 
 
 @exact_dtypes
-def Check(*args: Array, sites: object, debug: bool) -> list[Array]:
+def Check(*args: Array, sites: object) -> list[Array]:
     return []
 
 

@@ -47,6 +47,7 @@ import numpy as np
 from typing_extensions import TypeIs
 
 from functx import ops
+from functx.core.effects import Effect
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.masks import split_list
 from functx.core.primitive import HasPrograms, Primitive, UpdatesInPlace
@@ -431,7 +432,14 @@ def with_index_operands(
 def batch_sequentially(
     primitive: Primitive, args: Values, dims: Sequence[int | None]
 ) -> tuple[Values, Dims]:
-    """The batched outputs of `primitive`, run for one element at a time; their dimensions."""
+    """The batched outputs of `primitive`, run for one element at a time; their dimensions.
+
+    Elements whose only effects are checks run together.
+    """
+    if Effect.CHECK in primitive.effects:
+        from functx.transforms.checkify import batch_checked
+
+        return batch_checked(primitive, args, dims)
     size = batch_size(args, dims)
     shared = [x for x, d in zip(args, dims, strict=True) if d is None]
     rows = [ops.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True) if d is not None]
