@@ -6,7 +6,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from functx.autograd.function_rules import FunctionCall
-from functx.core.errors import ExportError, ExportFileError, ParseError, UnregisteredNameError
+from functx.core.errors import (
+    ExportError,
+    ExportFileError,
+    FunctxError,
+    ParseError,
+    UnregisteredNameError,
+)
 from functx.core.masks import inexact_mask
 from functx.core.parsing import parse_program, tokenize_text
 from functx.core.primitive import Primitive
@@ -30,6 +36,7 @@ from functx.custom.rule_tracing import (
 from functx.interop.custom_rules import JaxDerivativeRule
 from functx.interop.jaxpr_functions import JaxOperation
 from functx.interop.translation import JaxCall
+from functx.ops.autodiff import Refused
 from functx.ops.callbacks import HostPrimitive
 
 MAX_RULES = 64
@@ -147,6 +154,8 @@ def _parse(text: str) -> Program:
 def _check_has_text(owner: str, eqn: Equation) -> None:
     """Raises ExportError for an equation whose primitive cannot be read in another process."""
     primitive = eqn.primitive
+    if isinstance(primitive, Refused):
+        raise _refused_error(owner, primitive.error, eqn.source)
     if Primitive.registry.get(primitive.name) is not type(primitive):
         function = getattr(getattr(primitive, "primal", None), "name", "the user")
         what = f"{primitive.name} of {function}, whose rules are code of Python"
@@ -161,6 +170,16 @@ def _check_has_text(owner: str, eqn: Equation) -> None:
         else:
             what = f"{primitive.name} with the Python object {opaque[0]}"
         raise _not_saved(owner, what, eqn.source)
+
+
+def _refused_error(owner: str, error: Exception, source: Source | None = None) -> ExportError:
+    return ExportError(
+        f"{owner}: a program that is saved must have the derivatives of its functions with rules; got a "
+        f"rule that raises {type(error).__name__}: {error}",
+        fix="Save the function without the rule, whose derivatives follow from its operations, or let the "
+        "rule return nan.",
+        source=source,
+    )
 
 
 def _not_saved(owner: str, what: str, source: Source | None) -> ExportError:
@@ -184,6 +203,7 @@ class _RuleCollector:
         self.found: list[Programs] = []
         self.detached: dict[Program, Program] = {}
         self.table = RuleTable("", ())
+        self.owner = ""
 
     def all_programs(self) -> Iterator[Program]:
         """The programs of all rules."""
@@ -192,6 +212,7 @@ class _RuleCollector:
 
     def detach(self, program: Program) -> Program:
         """`program` without deferred rules, whose programs are collected."""
+        self.owner = program.name
         with use_rule_table(self.table):
             result = self.without_deferred(program)
             while len(self.found) < len(self.first):
@@ -205,7 +226,13 @@ class _RuleCollector:
 
     def programs_of(self, rule: Any, activity: Activity) -> Programs:
         """The programs of a rule, traced now, without deferred rules."""
-        return tuple([self.without_deferred(p) for p in rule.programs(activity)])
+        try:
+            programs = rule.programs(activity)
+        except FunctxError:
+            raise
+        except Exception as error:
+            raise _refused_error(self.owner, error) from error
+        return tuple([self.without_deferred(p) for p in programs])
 
     def endless_error(self, program: Program) -> ExportError:
         return ExportError(

@@ -37,6 +37,7 @@ offset = np.arange(3, dtype="float32")
 CALLBACKS = {
     "pure_callback",
     "io_callback",
+    "check",
     "debug_callback",
     "custom_vmap",
     "jax_call",
@@ -396,6 +397,25 @@ def test_operations_that_call_python_cannot_be_saved(fun, message):
     exported = export.export(fun, platforms=())(x)
     with pytest.raises(ExportError, match=message):
         exported.serialize()
+
+
+def test_a_rule_that_refuses_a_derivative_is_named_when_its_function_is_saved():
+    @functx.custom_jvp
+    def refusing_jvp(v):
+        return v * 2
+
+    @functx.custom_vjp
+    def refusing_vjp(v):
+        return v * 2
+
+    def refuse(*_):
+        raise ValueError("no derivative")
+
+    refusing_jvp.defjvp(refuse)
+    refusing_vjp.defvjp(lambda v: (v * 2, None), refuse)
+    for fun in (refusing_jvp, refusing_vjp):
+        with pytest.raises(ExportError, match="a rule that raises ValueError: no derivative"):
+            export.export(fun, platforms=())(x).serialize()
 
 
 def test_the_lines_of_operations_that_cannot_be_saved_are_shown():
