@@ -281,6 +281,24 @@ MISTAKES = {
         ["functx.numpy in place of math"],
         lambda: jit(lambda x: np.sin(x))(1.0),
     ),
+    "a value in a list": (
+        lambda: jit(lambda x, y: x in [y, 2.0])(1.0, 1.0),
+        "ConcretizationError",
+        ["bool() of each == of `in` needs", "(xs == x).any()"],
+        lambda: jit(lambda x, y: (np.stack([y, 2.0]) == x).any())(1.0, 1.0),
+    ),
+    "an array in a list": (
+        lambda: jit(lambda x: [x * 2, x].count(x))(X),
+        "ShapeError",
+        ["bool() of each == of `count`", "one element; got bool[3]", "functx.numpy.stack"],
+        lambda: jit(lambda x: (np.stack([x * 2, x]) == x).all(1).sum())(X),
+    ),
+    "the index of a value": (
+        lambda: jit(lambda x, y: np.asarray([y, 2.0].index(x)), explore=True)(1.0, 1.0),
+        "ValueRangeError",
+        ["bool() of each == of `index`", "equals no element", "argmax(xs == x)"],
+        lambda: jit(lambda x, y: np.argmax(np.stack([y, 2.0]) == x))(1.0, 1.0),
+    ),
     ".item()": (
         lambda: jit(lambda x: x.item() * 2)(1.0),
         "ConcretizationError",

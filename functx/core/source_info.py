@@ -314,8 +314,29 @@ def assigned_names(source: Source) -> tuple[str, ...]:
 
 def is_raise_instruction(code: CodeType, offset: int) -> bool:
     """Whether the instruction at `offset` is a `raise` or a failed `assert`, not a call."""
+    return _operation_name(code, offset) == "RAISE_VARARGS"
+
+
+LIST_SEARCH_FIX = (
+    "With xs = functx.numpy.stack(the_list), (xs == x).any() says whether a number is in it, and "
+    "functx.numpy.argmax(xs == x) where."
+)
+
+
+def list_search(source: Source | None) -> str:
+    """`in`, `index`, `count` or `remove`, if the line of `source` looks for a value in a list; else empty."""
+    if source is None:
+        return ""
+    if _operation_name(*source) == "CONTAINS_OP":
+        return "in"
+    called = re.findall(r"\.(index|count|remove)\(", line_text(source))
+    return called[0] if called and _operation_name(*source).startswith("CALL") else ""
+
+
+def _operation_name(code: CodeType, offset: int) -> str:
+    """The name of the instruction at `offset`."""
     position = bisect_right(_code_info(code).offsets, offset) - 1
-    return _code_info(code).instructions[position].opname == "RAISE_VARARGS"
+    return _code_info(code).instructions[position].opname
 
 
 def traceback_source(trail: TracebackType | None) -> Source | None:

@@ -55,7 +55,7 @@ def _concrete_scalar(self: Tracer, requested_by: str, fix: str = "") -> NumPyArr
     if self.size != 1:
         raise ShapeError(
             f"{requested_by}: the array must have one element; got {self.atom.aval!r}",
-            fix="For truth, reduce it with .any() or .all().",
+            fix="For truth, reduce it with .any() or .all()." if fix in ("", _BOOL_FIX) else fix,
         )
     try:
         return concretize(self, requested_by).reshape(())[()]
@@ -80,6 +80,12 @@ def _bool(self: Tracer) -> bool:
     outcome = explored_outcome(self) if self.size == 1 else None
     if outcome is not None:
         return outcome
+    from functx.core.source_info import LIST_SEARCH_FIX, list_search, user_source
+
+    search = list_search(user_source(2))
+    if search:
+        fix = f"{LIST_SEARCH_FIX} For numbers, functx.explore follows the comparisons."
+        return bool(_concrete_scalar(self, f"bool() of each == of `{search}`", fix))
     return bool(_concrete_scalar(self, _requesting_keyword("bool()"), _BOOL_FIX))
 
 

@@ -15,6 +15,7 @@ from functx.core.errors import (
     CapturedWriteError,
     ForeignCodeError,
     FunctxError,
+    ValueRangeError,
     type_name,
 )
 from functx.core.generator_state import GeneratorState, implicit_draw_error
@@ -24,7 +25,13 @@ from functx.core.named_axes import Axis, tracked_mesh_axes
 from functx.core.program import Program, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply
-from functx.core.source_info import is_raise_instruction, line_text, source_line, traceback_source
+from functx.core.source_info import (
+    LIST_SEARCH_FIX,
+    is_raise_instruction,
+    line_text,
+    source_line,
+    traceback_source,
+)
 from functx.core.tracer import (
     Tracer,
     abstractify,
@@ -417,6 +424,13 @@ def raise_foreign_code_error(error: Exception) -> None:
             "x.flat[...] =: an array from outside the function must not be written to while it is "
             f"traced; got {line_text(line)!r}",
             fix="Pass the array as an argument, or make it inside with functx.numpy.",
+            source=line,
+        ) from error
+    if text.endswith((" is not in list", "x not in tuple")):
+        raise ValueRangeError(
+            "bool() of each == of `index`: one must be true, on every path of functx.explore too; got a "
+            "value that equals no element",
+            fix=LIST_SEARCH_FIX,
             source=line,
         ) from error
     said = re.sub(r"<function (.*?) at 0x\w+>", r"`\1`", text.splitlines()[0])
