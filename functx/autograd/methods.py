@@ -39,6 +39,7 @@ from functx.core.types import DType, x64_enabled
 from functx.core.typing import ArrayOrList
 from functx.numpy import mutation, operators
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
+from functx.numpy.promotion import promotion_modes
 from functx.numpy.tracer_methods import OPERATORS
 from functx.ops.operands import literal
 
@@ -56,6 +57,8 @@ def record_function(
     if not records_only():
         return fun(*args, *static, **options)
     others: tuple[Hashable, ...] = args[0]._strides, args[-1]._strides, x64_enabled()
+    if args[0]._recorded.aval is not args[-1]._recorded.aval:
+        others = *others, promotion_modes()
     if static or options:
         try:
             others = *others, static_key((*static, *options.items()))

@@ -9,7 +9,15 @@ from functools import wraps
 from threading import get_ident
 from typing import Any, NamedTuple, TypeVar, cast
 
-from functx.core.errors import AutogradError, AutogradInTransformError
+import numpy as np
+
+from functx.core.errors import (
+    ArgumentError,
+    AutogradError,
+    AutogradInTransformError,
+    short_repr,
+    type_name,
+)
 from functx.core.source_info import warn_at_user_line
 from functx.core.tracer import current_builder
 from functx.core.tracing import refuse_in_transform
@@ -245,6 +253,14 @@ class _Awaitable(NamedTuple):
         return self.steps
 
 
+def mode_argument_error(mode: type, requirement: str, got: object) -> ArgumentError:
+    """The error for an argument that says neither what to decorate nor whether the mode is on."""
+    return ArgumentError(
+        f"{mode.__name__}: the argument must be {requirement}; got {type_name(got)} {short_repr(got)[:60]}",
+        fix="Decorate a function with it, or write `with functx.autograd.set_grad_enabled(flag):` for a flag.",
+    )
+
+
 class grad_mode(ModeContext):  # noqa: N801 - a context, named like a function
     """A context in which operations on Variables get nodes, or not.
 
@@ -265,7 +281,11 @@ class _FunctionOrContext(ModeContext):
     """A mode whose class decorates a function directly, without parentheses."""
 
     def __new__(cls, fun: Callable[..., Any] | None = None) -> Any:
-        return super().__new__(cls) if fun is None else decorate(fun, cls)
+        if fun is None:
+            return super().__new__(cls)
+        if not callable(fun):
+            raise mode_argument_error(cls, "a function to decorate, or nothing", fun)
+        return decorate(fun, cls)
 
     def __init__(self, fun: Callable[..., Any] | None = None):
         pass
@@ -337,6 +357,8 @@ class inference_mode(ModeContext):  # noqa: N801 - PyTorch's name
         return decorate(mode, cls) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True):
+        if not isinstance(mode, (bool, np.bool_, int)):
+            raise mode_argument_error(type(self), "a function to decorate, or True or False", mode)
         self.mode = bool(mode)
 
     def enter(self) -> Callable[[], None]:

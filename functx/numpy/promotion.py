@@ -171,6 +171,12 @@ def promoted_dtype(*args: ArrayOrList) -> tuple[DType, bool]:
     return promoted
 
 
+def promotion_modes() -> tuple[str, str]:
+    """JAX's settings of the promotion of dtypes and of ranks, which decide what operations refuse."""
+    config = jax.config
+    return config.jax_numpy_dtype_promotion, config.jax_numpy_rank_promotion  # type: ignore[attr-defined]
+
+
 def _check_dtype_promotion(avals: Avals) -> None:
     """Raise TypePromotionError for operands of several dtypes in `numpy_dtype_promotion("strict")`.
 

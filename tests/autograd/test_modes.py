@@ -21,7 +21,13 @@ from functx.autograd import (
     no_grad,
     set_grad_enabled,
 )
-from functx.core.errors import InferenceArrayError, ViewWriteError
+from functx.core.errors import (
+    ArgumentError,
+    InferenceArrayError,
+    ShapeError,
+    TypePromotionError,
+    ViewWriteError,
+)
 
 
 def leaf(value=2.0):
@@ -41,6 +47,36 @@ def test_results_under_no_grad_have_no_node_but_leaves_made_there_keep_their_fla
     with pytest.raises(ZeroDivisionError), no_grad():
         raise ZeroDivisionError
     assert is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: no_grad(3),
+        lambda: enable_grad("x"),
+        lambda: inference_mode("a"),
+        lambda: inference_mode(None),
+    ],
+)
+def test_a_mode_refuses_what_is_neither_a_function_nor_a_flag(call):
+    with pytest.raises(ArgumentError, match=r"_(grad|mode): the argument must be .*; got"):
+        call()
+    assert is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("setting", "operands"),
+    [
+        (functx.numpy_dtype_promotion("strict"), (onp.ones(3, "float32"), onp.ones(3, "int32"))),
+        (functx.numpy_rank_promotion("raise"), (onp.ones((2, 3)), onp.ones(3))),
+    ],
+)
+def test_a_recorded_call_is_not_repeated_under_another_promotion_mode(setting, operands):
+    x, y = map(Variable, operands)
+    expected = (x + y).compute()
+    with setting, pytest.raises((TypePromotionError, ShapeError)):
+        x + y
+    assert onp.array_equal((x + y).compute(), expected)
 
 
 def test_dual_numbers_ignore_no_grad_but_not_inference_mode():
