@@ -464,6 +464,8 @@ def test_settings_of_promotion_are_about_arguments_of_the_user():
             lambda: jnp.where(vector > 1, vector, whole),
             lambda: jnp.hypot(vector, whole),
             lambda: vector @ whole,
+            lambda: vector % whole,
+            lambda: jnp.divmod(vector, whole + 1),
             lambda: onp.add(vector, whole),
         ):
             with pytest.raises(errors.DTypeError, match="strict"):

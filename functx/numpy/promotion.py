@@ -216,8 +216,8 @@ _MODULES_OF_WRAPPERS = [
     *[
         f"functx.numpy.{name}"
         for name in (
-            *("array_protocols", "eager_programs", "mutation", "ndarray_methods", "operators"),
-            *("tracer_methods", "ufunc_methods", "ufuncs"),
+            *("array_protocols", "eager_programs", "floating_point", "mutation", "ndarray_methods"),
+            *("operators", "tracer_methods", "ufunc_methods", "ufuncs"),
         )
     ],
 ]
