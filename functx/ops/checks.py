@@ -46,13 +46,15 @@ class FormatMessage(Record):
 class CheckSite(Record):
     """A check of a program: its kind, its message as a function of values, and the user's line.
 
-    One with `debug` is made under `checkify` alone.
+    One with `debug` is made under `checkify` alone. One that is `rethrown`, by `check_error`, counts as one
+    of the user too.
     """
 
     kind: CheckKind
     message: FlatCallback
     line: str
     debug: bool = False
+    rethrown: bool = False
 
     def __repr__(self) -> str:
         return f"<{self.kind.value} check at {self.line.partition(':')[0]}>"

@@ -23,7 +23,7 @@ from functx.core.program_editing import map_primitive_programs, replace_program_
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.samples import EXACT
 from functx.core.source_info import source_line
-from functx.core.tracer import aval_of
+from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import Dim, Dims, Function, PyTree, Value, Values
@@ -83,7 +83,7 @@ class Error:
     @property
     def has_data(self) -> bool:
         """Whether the arrays are known, so that `get` can answer; not while they are traced."""
-        return all([backend.concrete_or_none(x) is not None for slot in self.slots for x in slot])
+        return not any([is_traced(x) for slot in self.slots for x in slot])
 
     def get(self) -> str | None:
         """The message of the first failure and the user's line; one for each mapped index, None for none."""
@@ -105,6 +105,11 @@ class Error:
         return f"Error({self.get()})" if self.has_data else f"Error({len(self.sites)} checks)"
 
 
+def is_traced(x: object) -> bool:
+    """Whether `x` is an array that functx or JAX traces."""
+    return type(x) is Tracer or backend.concrete_or_none(x) is None
+
+
 def check_error(error: Error) -> None:
     """Raise CheckError if `error` holds a failure: what `checkify` turns into a result, it turns back.
 
@@ -123,7 +128,7 @@ def check_error(error: Error) -> None:
     """
     if not isinstance(error, Error):
         raise ArgumentError(f"check_error: the argument must be an Error; got {type_name(error)}")
-    sites = tuple([site.replace(debug=False) for site in error.sites])
+    sites = tuple([site.replace(debug=False, rethrown=True) for site in error.sites])
     for slot in error.slots:
         Check(sites)(*slot)
 
@@ -238,7 +243,8 @@ class Checkify(Rewrite[CheckedProgram]):
 
     def makes(self, site: CheckSite) -> bool:
         """Whether the check is made."""
-        return site.kind in self.kinds and (self.with_debug or not site.debug)
+        is_chosen = site.kind in self.kinds or (site.rethrown and CheckKind.USER in self.kinds)
+        return is_chosen and (self.with_debug or not site.debug)
 
     def slots(self, eqn: Equation) -> list[Slot]:
         """The types of the checks that `eqn` is or gets."""
@@ -279,7 +285,8 @@ class CheckThreading:
         self.slots: tuple[Slot, ...] = tuple(dict.fromkeys(found))
         self.avals = [FLAG, *[a for slot in self.slots for a in slot]]
         self.state: list[Value] = []
-        self.threaded: dict[int, Program] = {}
+        # By identity, since equal programs may come from other lines; the keys must not be freed.
+        self.threaded: dict[int, tuple[Program, Program]] = {}
 
     def run(self, program: Program, *args: Value) -> list[Value]:
         """The arrays of the slots, then the outputs."""
@@ -289,8 +296,7 @@ class CheckThreading:
 
     def thread(self, program: Program) -> Program:
         """`program` with the state before its inputs and before its outputs."""
-        found = self.threaded.get(id(program))
-        if found is None:
+        if id(program) not in self.threaded:
             outer, count = self.state, len(self.avals)
 
             def body(*args: Value) -> list[Value]:
@@ -298,10 +304,10 @@ class CheckThreading:
                 outs = interpret(program, args[count:], self.step)
                 return [*self.state, *outs]
 
-            found = trace_closed(body, [*self.avals, *program.in_avals], name=program.name)
-            self.threaded[id(program)] = found
+            threaded = trace_closed(body, [*self.avals, *program.in_avals], name=program.name)
+            self.threaded[id(program)] = program, threaded
             self.state = outer
-        return found
+        return self.threaded[id(program)][1]
 
     def inline(self, program: Program, args: Values) -> list[Value]:
         """The outputs of `program`, whose checks change the state."""
@@ -446,9 +452,10 @@ class CheckThreading:
         def column(x: Value, k: int) -> Value:
             return ops.reshape(ops.slice_in_dim(x, k, k + 1, axis=-1), (lead, 1))
 
+        largest = np.iinfo(indices.dtype).max
         columns = [column(indices, k) for k in range(count)]
         outside = [
-            ops.bitwise_or(ops.lt(i, 0), ops.gt(i, x.shape[d] - sizes[d]))
+            ops.bitwise_or(ops.lt(i, 0), ops.gt(i, min(x.shape[d] - sizes[d], largest)))
             for i, d in zip(columns, axes, strict=True)
         ]
         outside_any, index_values = (
