@@ -72,52 +72,72 @@ def color_symmetric(pattern: SparsityPattern) -> NumPyArray:
     order: Sequence[int] = range(len(degrees))
     if degrees.max() > 2 * degrees.mean():
         order = np.argsort(-degrees, kind="stable").tolist()
-    return min(by_column, _star_color(pattern, order), key=lambda colors: colors.max())
+    return min(by_column, _StarColoring(pattern).color(order), key=lambda colors: colors.max())
 
 
-def _star_color(pattern: SparsityPattern, order: Sequence[int]) -> NumPyArray:
-    """The star coloring that takes the vertices in `order`.
+class _StarColoring:
+    """A star coloring, made vertex by vertex. Edges of two colors form stars.
 
-    Edges of two colors form stars. `star` is the star of each edge, `hub` its center, -1 for one edge.
+    `star` is the star of each edge, `hub` its center, -1 for one edge. `first` holds, for each color, the
+    last vertex that was colored beside it, and the first neighbor of that color.
     """
-    starts, columns = pattern.starts.tolist(), pattern.columns.tolist()
-    size = len(starts) - 1
-    neighbors = [[w for w in columns[starts[v] : starts[v + 1]] if w != v] for v in range(size)]
-    colors = [-1] * size
-    star: dict[tuple[int, int], int] = {}
-    hub: list[int] = []
-    forbidden, treated = [-1] * (size + 1), [-1] * size
-    first: list[tuple[int, int]] = [(-1, -1)] * (size + 1)
 
-    def forbid_around(v: int, w: int) -> None:
-        for x in neighbors[w]:
-            if colors[x] >= 0:
-                forbidden[colors[x]] = v
-        treated[w] = v
+    def __init__(self, pattern: SparsityPattern):
+        starts, columns = pattern.starts.tolist(), pattern.columns.tolist()
+        size = len(starts) - 1
+        self.neighbors = [
+            [w for w in columns[starts[v] : starts[v + 1]] if w != v] for v in range(size)
+        ]
+        self.colors = [-1] * size
+        self.star: dict[tuple[int, int], int] = {}
+        self.hub: list[int] = []
+        self.forbidden, self.treated = [-1] * (size + 1), [-1] * size
+        self.first: list[tuple[int, int]] = [(-1, -1)] * (size + 1)
 
-    for v in order:
-        colored = [w for w in neighbors[v] if colors[w] >= 0]
+    def color(self, order: Sequence[int]) -> NumPyArray:
+        """The colors of the vertices, which are taken in `order`."""
+        for v in order:
+            colored = [w for w in self.neighbors[v] if self.colors[w] >= 0]
+            self.forbid(v, colored)
+            color = 0
+            while self.forbidden[color] == v:
+                color += 1
+            self.colors[v] = color
+            self.join_stars(v, colored)
+        return np.array(self.colors, np.int32)
+
+    def forbid(self, v: int, colored: Sequence[int]) -> None:
+        """Marks the colors that `v`, with these colored neighbors, must not have."""
+        colors, forbidden, star, hub = self.colors, self.forbidden, self.star, self.hub
         for w in colored:
             color = colors[w]
             forbidden[color] = v
-            seen_by, other = first[color]
+            seen_by, other = self.first[color]
             if seen_by == v:
                 # Two neighbors have one color: v would be the middle of a path with their neighbors.
-                if treated[other] != v:
-                    forbid_around(v, other)
-                forbid_around(v, w)
+                if self.treated[other] != v:
+                    self.forbid_around(v, other)
+                self.forbid_around(v, w)
                 continue
-            first[color] = (v, w)
-            for x in neighbors[w]:
+            self.first[color] = (v, w)
+            for x in self.neighbors[w]:
                 if x != v and colors[x] >= 0 and x == hub[star[min(w, x), max(w, x)]]:
                     forbidden[colors[x]] = v
-        color = 0
-        while forbidden[color] == v:
-            color += 1
-        colors[v] = color
+
+    def forbid_around(self, v: int, w: int) -> None:
+        """Marks the colors of the neighbors of `w`, which `v` must not have."""
+        for x in self.neighbors[w]:
+            if self.colors[x] >= 0:
+                self.forbidden[self.colors[x]] = v
+        self.treated[w] = v
+
+    def join_stars(self, v: int, colored: Sequence[int]) -> None:
+        """Puts each edge between `v`, which has a color now, and its colored neighbors in a star."""
+        colors, star, hub = self.colors, self.star, self.hub
+        color = colors[v]
         for w in colored:
-            same = next((x for x in neighbors[w] if x != v and colors[x] == color), None)
-            seen_by, other = first[colors[w]]
+            same = next((x for x in self.neighbors[w] if x != v and colors[x] == color), None)
+            seen_by, other = self.first[colors[w]]
             if same is not None:
                 number = star[min(w, same), max(w, same)]
                 hub[number] = w
@@ -128,4 +148,3 @@ def _star_color(pattern: SparsityPattern, order: Sequence[int]) -> NumPyArray:
                 number = len(hub)
                 hub.append(-1)
             star[min(v, w), max(v, w)] = number
-    return np.array(colors, np.int32)
