@@ -15,6 +15,7 @@ from functx.core.errors import ArgumentError
 from functx.core.program import Literal
 from functx.core.strides import Strides, is_row_major, row_major_strides
 from functx.core.typing import NumPyArray
+from functx.ops.dynamic_slicing import clamp_starts
 from functx.transforms.aliasing import overlap
 
 
@@ -220,9 +221,8 @@ def _placeholder(x: Variable, whole: NumPyArray) -> NumPyArray | None:
             starts = [a.value for a in taken.others if type(a) is Literal]
             if len(starts) < base.ndim:
                 return None
-            room = [n - size for n, size in zip(base.shape, out.shape, strict=True)]
-            starts = [min(max(int(a), 0), n) for a, n in zip(starts, room, strict=True)]
-            step: int | None = sum([a * n for a, n in zip(starts, strides, strict=True)])
+            place = clamp_starts(starts, base.shape, out.shape)
+            step: int | None = sum([a * n for a, n in zip(place, strides, strict=True)])
         else:
             step = taken.primitive.view_offset(base.aval_, strides, taken.output)
         found = taken.primitive.view_strides(base.aval_, strides)

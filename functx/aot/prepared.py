@@ -334,15 +334,15 @@ def joint_program(fun: Function, meta: Meta | None = None) -> Callable[..., Join
     return wrap_transform(functional if meta is None else analyzed, fun, "joint_program")
 
 
-def analyzed_joint_program(meta: Meta, program: Program, zeros: bool = False) -> JointProgram:
+def analyzed_joint_program(meta: Meta, program: Program) -> JointProgram:
     """The joint program of an analysed program: gradients, and trailing writes.
 
     The outputs are `(*mutated, *outputs, *bases)`, of which those that the mask of `meta` says take a
-    tangent. With `zeros`, each input that requires a gradient has one.
+    tangent.
     """
     first = len(meta.mutated)
     mask = [*meta.mask[:first], *[False] * len(meta.in_graph), *meta.mask[first:]]
-    joint = join_gradients(program, meta.needs_grad, mask, zeros)
+    joint = join_gradients(program, meta.needs_grad, mask)
     return joint._replace(
         program=with_trailing_writes(joint.program, meta, Part.STAYS_FORWARD),
         num_outputs=joint.num_outputs - len(meta.in_graph),

@@ -180,15 +180,14 @@ def is_being_differentiated(tracer: Tracer) -> bool:
     return any(type(x) is Tracer and is_being_differentiated(x) for x in outer)
 
 
-def check_not_differentiated(tracer: Tracer, operation: str, instead: str = "") -> None:
-    """Raise DifferentiatedValueError if `tracer` is being differentiated; `instead` is another cure."""
+def check_not_differentiated(tracer: Tracer, operation: str) -> None:
+    """Raise DifferentiatedValueError if `tracer` is being differentiated."""
     check_not_escaped(tracer, current_builder.get())
     if is_being_differentiated(tracer):
         raise DifferentiatedValueError(
             f"{operation} needs a plain number; got {tracer.atom.aval!r}, which {tracer.builder.owner} "
             "differentiates, and whose derivative would be lost",
-            fix=instead
-            or "Use the array itself, with functx.numpy in place of math, or stop_gradient(x) first "
+            fix="Use the array itself, with functx.numpy in place of math, or stop_gradient(x) first "
             "if no derivative is wanted.",
         )
 

@@ -515,18 +515,21 @@ class ProgramKey:
 
 
 def canonical_form(
-    program: Program, literal: Callable[[Atom], Hashable] | None = None
+    program: Program,
+    literal: Callable[[Any], Hashable] | None = None,
+    primitive: Callable[[Primitive], Hashable] | None = None,
 ) -> tuple[object, ...]:
     """The program as a flat tuple in which variables are numbers in order of definition.
 
-    `literal(x)` stands for each literal `x`; by default the literal itself.
+    `literal(x)` stands for each literal `x`, and `primitive(p)` for each primitive `p`; by default
+    these themselves.
     """
     number = {v: i for i, v in enumerate(program.inputs)}
     count = len(number)
     form: list[object] = [count, *program.in_avals]
     append = form.append
     for eqn in program.equations:
-        append(eqn.primitive)
+        append(eqn.primitive if primitive is None else primitive(eqn.primitive))
         for atom in eqn.inputs:
             if type(atom) is Var:
                 append(number[atom])
@@ -537,7 +540,10 @@ def canonical_form(
             count += 1
     append(None)
     for atom in program.outputs:
-        append(number[atom] if type(atom) is Var else atom)
+        if type(atom) is Var:
+            append(number[atom])
+        else:
+            append(atom if literal is None else literal(atom))
     return tuple(form)
 
 

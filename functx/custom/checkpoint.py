@@ -400,7 +400,7 @@ class RematPartialEval(Rewrite[RematSplit]):
             return True
         index = eqn.outputs.index(out)  # type: ignore[arg-type]
         nested = [p for p in subprograms(primitive) if len(p.outputs) == len(eqn.outputs)]
-        defining = [_defining_equation(p, p.outputs[index]) for p in nested]
+        defining = [p.def_use.producers.get(p.outputs[index]) for p in nested]
         return bool(defining) and all(
             inner is not None and self.is_saved(inner, p.outputs[index])
             for p, inner in zip(nested, defining, strict=True)
@@ -436,7 +436,3 @@ def _effect_free_equation(eqn: Equation) -> Equation | None:
         return RemoveEffects().without_effects(eqn)[0]
     except EffectError:
         return None
-
-
-def _defining_equation(program: Program, atom: Atom) -> Equation | None:
-    return next((eqn for eqn in program.equations if atom in eqn.outputs), None)

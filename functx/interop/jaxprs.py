@@ -100,12 +100,10 @@ def closed_jaxpr(
     outputs: Sequence[JaxprAtom],
     eqns: Sequence[JaxprAtom] = (),
     effects: Any = frozenset(),
-    consts: Sequence[tuple[Any, Any]] = (),
 ) -> ClosedJaxpr:
-    """The closed jaxpr of these parts; `consts` are pairs of variables and values."""
+    """The closed jaxpr of these parts, without constants."""
     info = DebugInfo("jax_call", "jax_call", ("",) * len(inputs), ("",) * len(outputs))
-    variables, values = [v for v, _ in consts], [x for _, x in consts]
-    return ClosedJaxpr(Jaxpr(variables, inputs, outputs, eqns, effects, info), values)
+    return ClosedJaxpr(Jaxpr([], inputs, outputs, eqns, effects, info), [])
 
 
 def count_equations(jaxpr: JaxprLike) -> int:

@@ -183,12 +183,8 @@ def signbit(x: ArrayOrList, /) -> Value:
     x = operand(x)
     aval = aval_of(x)
     if is_floating(aval.dtype):
-        return ops.lt(_bits(x, "int"), 0)
+        return ops.lt(ops.bitcast_convert_type(x, f"int{8 * aval.dtype.itemsize}"), 0)
     return ops.full(aval.shape, False) if aval.dtype.kind in "bu" else ops.lt(x, zero_literal(x))
-
-
-def _bits(x: Value, sign: str) -> Value:
-    return ops.bitcast_convert_type(x, f"{sign}{8 * aval_of(x).dtype.itemsize}")
 
 
 @make_ufunc

@@ -86,7 +86,7 @@ def _bool(self: Tracer) -> bool:
     if search:
         fix = f"{LIST_SEARCH_FIX} For numbers, functx.explore follows the comparisons."
         return bool(_concrete_scalar(self, f"bool() of each == of `{search}`", fix))
-    return bool(_concrete_scalar(self, _requesting_keyword("bool()"), _BOOL_FIX))
+    return bool(_concrete_scalar(self, _requesting_keyword(), _BOOL_FIX))
 
 
 def _int(self: Tracer) -> int:
@@ -168,15 +168,15 @@ def _array(self: Tracer, dtype: DTypeLike = None, copy: bool | None = None) -> N
         ) from None
 
 
-def _requesting_keyword(default: str) -> str:
-    """The keyword of the user's code that needs a truth value: `if`, `while`, `and`, ..."""
+def _requesting_keyword() -> str:
+    """The keyword of the user's code that needs a truth value: `if`, `and`, ...; or `bool()`."""
     from functx.core.source_info import line_text, user_source
 
     words = line_text(user_source(3)).split()
     if words and words[0] in ("if", "elif", "while", "assert"):
         return f"`{words[0]}`"
     keywords = [word for word in ("and", "or", "not", "if") if word in words]
-    return f"`{keywords[0]}`" if len(keywords) == 1 else default
+    return f"`{keywords[0]}`" if len(keywords) == 1 else "bool()"
 
 
 def _hash(self: Tracer) -> int:

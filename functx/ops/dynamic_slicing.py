@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, SupportsInt
 
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
@@ -120,14 +120,19 @@ class DynamicSlice(ReadsPart, View):
         values = [i.value for i in indices if type(i) is Literal]
         if len(values) < len(indices):
             return None
-        sizes = list(zip(values, self.sizes, x.aval.shape, strict=True))
-        start = tuple([min(max(int(i), 0), n - size) for i, size, n in sizes])
+        start = clamp_starts(values, x.aval.shape, self.sizes)
         limit = tuple([a + size for a, size in zip(start, self.sizes, strict=True)])
         return ops.Slice(start, limit), [x]
 
     def lower(self, ctx: LoweringContext, x: IRValue, *indices: IRValue) -> IRValue:
         starts = promote_index_dtypes(ctx, indices, ctx.avals_in[1:])
         return stablehlo.dynamic_slice(x, starts, ctx.i64_array(self.sizes))
+
+
+def clamp_starts(starts: Iterable[SupportsInt], shape: Shape, sizes: Shape) -> tuple[int, ...]:
+    """The start of a part of `sizes`, moved such that the part lies in an array of `shape`."""
+    clamped = zip(starts, shape, sizes, strict=True)
+    return tuple([min(max(int(start), 0), n - size) for start, n, size in clamped])
 
 
 def known_part(
@@ -144,7 +149,7 @@ def known_part(
             unknown.append(d)
             slices.append(slice(None))
         else:
-            first = min(max(int(start), 0), n - size)
+            (first,) = clamp_starts((start,), (n,), (size,))
             slices.append(slice(first, first + size))
     return tuple(slices), unknown
 

@@ -87,9 +87,8 @@ class RandomFoldIn(_Threefry):
             return self(key, ops.moveaxis(data, data_dim, last)), last
         key = ops.moveaxis(key, key_dim, 0)
         if data_dim is None:
-            data = ops.broadcast_in_dim(
-                data, (key.shape[0], *data.shape), _range_from(1, data.ndim)
-            )
+            dims = tuple(range(1, data.ndim + 1))
+            data = ops.broadcast_in_dim(data, (key.shape[0], *data.shape), dims)
         else:
             data = ops.moveaxis(data, data_dim, 0)
         return self(key, data), 0
@@ -339,10 +338,6 @@ def key_schedule(
     return [
         stablehlo.broadcast_in_dim(ctx.type(words), part, dims) for part in (first, second, parity)
     ]
-
-
-def _range_from(start: int, count: int) -> tuple[int, ...]:
-    return tuple(range(start, start + count))
 
 
 def random_seed(seed: ArrayLike) -> Value:

@@ -43,7 +43,7 @@ class Patches(NamedTuple):
                 starts = range(0, size * dilation, dilation)
                 length, step, new_axis = n, stride, axis + 1
             rows = [_strided_slice(x, axis, start, length, step) for start in starts]
-            x = ops.concatenate([_with_axis(row, new_axis) for row in rows], new_axis)
+            x = ops.concatenate([ops.expand_dims(row, new_axis) for row in rows], new_axis)
         return x
 
     def _edges(self) -> zip[tuple[tuple[int, int], int]]:
@@ -54,10 +54,6 @@ def _strided_slice(x: Value, axis: int, start: int, length: int, step: int) -> V
     starts, limits, strides = [0] * x.ndim, [*x.shape], [1] * x.ndim
     starts[axis], limits[axis], strides[axis] = start, start + (length - 1) * step + 1, step
     return ops.Slice(tuple(starts), tuple(limits), tuple(strides))(x)
-
-
-def _with_axis(x: Value, axis: int) -> Value:
-    return ops.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
 
 def is_batch_of_convolutions(eqn: Equation) -> bool:

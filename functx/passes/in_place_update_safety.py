@@ -22,6 +22,7 @@ from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.tracer import Tracer
 from functx.core.types import ShapedArray
 from functx.core.typing import Value, Values
+from functx.ops.dynamic_slicing import clamp_starts
 from functx.ops.families import Elementwise
 from functx.passes.loop_reads import retypes
 from functx.passes.memory_planning import backward_slice
@@ -70,9 +71,8 @@ def _update_without_overlap(x: Tracer, update: Tracer, *indices: Tracer) -> Valu
     if len(starts) < x.ndim or update.size * _MAX_COPY_RATIO < x.size:
         update, _ = ops.ReadBeforeWrite()(update)
         return ops.DynamicUpdateSlice()(x, update, *indices)
-    sizes = list(zip(x.shape, update.shape, strict=True))
-    starts = [min(max(int(start), 0), n - m) for start, (n, m) in zip(starts, sizes, strict=True)]
-    config = [(start, n - start - m, 0) for start, (n, m) in zip(starts, sizes, strict=True)]
+    places = zip(clamp_starts(starts, x.shape, update.shape), x.shape, update.shape, strict=True)
+    config = [(start, n - start - m, 0) for start, n, m in places]
     mask = ops.pad(ops.full(update.shape, True), False, config)
     return ops.select(mask, ops.pad(update, ops.zero_scalar_like(update), config), x)
 

@@ -11,6 +11,7 @@ from functx.core.concretization import is_concrete_literal
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Atom, Equation, Var
 from functx.core.typing import NumPyArray
+from functx.ops.dynamic_slicing import clamp_starts
 from functx.ops.families import Elementwise, Linear
 from functx.ops.reductions import Reduction
 
@@ -98,10 +99,8 @@ def part_of(eqn: Equation, array: Atom, part: Atom) -> tuple[slice, ...] | None:
     indices = eqn.inputs[len(eqn.inputs) - len(sizes) :]
     if not all(map(is_concrete_literal, indices)):
         return None
-    starts = [
-        min(max(int(index.value), 0), n - size)  # type: ignore[union-attr]
-        for index, n, size in zip(indices, array.aval.shape, sizes, strict=True)
-    ]
+    values = [index.value for index in indices]  # type: ignore[union-attr]
+    starts = clamp_starts(values, array.aval.shape, sizes)
     return tuple([slice(a, a + n) for a, n in zip(starts, sizes, strict=True)])
 
 

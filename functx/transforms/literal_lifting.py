@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,16 @@ import numpy as np
 from functx import ops
 from functx.core.concretization import Guard, SymbolicScalar
 from functx.core.primitive import HasPrograms, Primitive
-from functx.core.program import Atom, Equation, Literal, Program, ProgramKey, Var, subprograms
+from functx.core.program import (
+    Atom,
+    Equation,
+    Literal,
+    Program,
+    ProgramKey,
+    Var,
+    canonical_form,
+    subprograms,
+)
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, NumPyArray
 
@@ -24,27 +34,15 @@ def literal_free_key(program: Program) -> ProgramKey:
     return ProgramKey(_literal_free_form(program))
 
 
-def _literal_free_form(program: Program) -> tuple[Any, ...]:
-    number: dict[Atom, Any] = {v: i for i, v in enumerate(program.inputs)}
-    count = len(number)
-    form: list[Any] = [count, *program.in_avals]
-    append = form.append
-    for eqn in program.equations:
-        primitive = eqn.primitive
-        if isinstance(primitive, HasPrograms):
-            append(type(primitive))
-            form += [_parameter_form(getattr(primitive, f)) for f in primitive.fields]
-        else:
-            append(primitive)
-        for atom in eqn.inputs:
-            append(number[atom] if type(atom) is Var else atom.aval)
-        for v in eqn.outputs:
-            number[v] = count
-            count += 1
-    append(None)
-    for atom in program.outputs:
-        append(number[atom] if type(atom) is Var else atom.aval)
-    return tuple(form)
+def _literal_free_form(program: Program) -> tuple[object, ...]:
+    return canonical_form(program, attrgetter("aval"), _primitive_form)
+
+
+def _primitive_form(primitive: Primitive) -> Hashable:
+    if not isinstance(primitive, HasPrograms):
+        return primitive
+    parameters = [getattr(primitive, field) for field in primitive.fields]
+    return type(primitive), *map(_parameter_form, parameters)
 
 
 def _parameter_form(value: Hashable) -> Hashable:

@@ -210,7 +210,8 @@ def return_source(fun: Function | None) -> Source | None:
 
 def output_source(program: Program, atom: Atom) -> Source | None:
     """Where the user's code computes an output of `program`; None for inputs and literals."""
-    return next((eqn.source for eqn in program.equations if atom in eqn.outputs), None)
+    eqn = program.def_use.producers.get(atom)
+    return None if eqn is None else eqn.source
 
 
 def common_aval(avals: Avals, *fixed: ShapedArray) -> ShapedArray | None:
