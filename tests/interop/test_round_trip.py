@@ -295,9 +295,10 @@ def test_linear_algebra_and_transforms(name):
 
 LAX = {
     "scan": lambda x: lax.scan(lambda h, r: (jnp.tanh(h * r), h + r), x[0], x),
-    "reversed scan": lambda x: lax.scan(lambda h, r: (h * r, h), x[0], x, reverse=True, unroll=2)[
-        0
-    ],
+    "reversed scan": lambda x: lax.scan(
+        lambda h, r: (jnp.sin(h) * r, h + r), x[0], x, reverse=True, unroll=2
+    ),
+    "pad": lambda x: lax.pad(x, 2.0, ((1, 2, 1), (0, -1, 0))),
     "map": lambda x: lax.map(jnp.sin, x),
     "fori_loop": lambda x: lax.fori_loop(0, 3, lambda i, h: jnp.sin(h) * (i + 1), x),
     "cond": lambda x: lax.cond(x[0, 0] > 0.5, jnp.sin, jnp.cos, x),
