@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, KeysView, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, operand_aval, rule
+from functx.core.program import Atom, Var
 from functx.core.strides import MemoryOrder
-from functx.core.tracer import aval_of
+from functx.core.tracer import Tracer, aval_of
+from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, is_inexact, kind
 from functx.core.typing import ArrayLike, Cotangent, Function, Mask, Tangent, Value, Values
 from functx.ops.operands import batch_size, literal, promote_scalars
@@ -89,7 +91,9 @@ class Elementwise(Primitive, abstract=True):
                 mask = combine_masks(mask, self.nonzero_derivative_mask(i, *args))
                 if mask is None:
                     return None
-                total = mask if total is None else ops.bitwise_or(total, mask)
+                total = mask if total is None else unite_masks(total, mask)
+                if total is None:
+                    return None
         return total
 
     def masked_tangent(self, mask: Mask, t: Value, primals: Values) -> Value:
@@ -308,7 +312,65 @@ def combine_masks(mask: Mask, other: Mask) -> Mask:
     """The conjunction of two masks; None stands for true everywhere."""
     if mask is None or other is None:
         return other if mask is None else mask
+    if isinstance(mask, Tracer) and isinstance(other, Tracer) and mask.shape == other.shape:
+        terms, others = mask_terms(mask), mask_terms(other)
+        if terms >= others or others >= terms:
+            return mask if terms >= others else other
     return ops.bitwise_and(mask, other)
+
+
+def unite_masks(mask: Value, other: Value) -> Mask:
+    """The disjunction of two masks; None where it is known to be true everywhere.
+
+    So it is for a value that both branches of a selection read.
+    """
+    if isinstance(mask, Tracer) and isinstance(other, Tracer) and mask.shape == other.shape:
+        terms, others = mask_terms(mask), mask_terms(other)
+        if terms <= others or others <= terms:
+            return mask if terms <= others else other
+        differing = terms ^ others
+        if len(differing) == 2 and len({term.atom for term in differing}) == 1:
+            total: Mask = None
+            for term in terms:
+                if term not in differing:
+                    total = combine_masks(total, term.value())
+            return total
+    return ops.bitwise_or(mask, other)
+
+
+class MaskTerm(NamedTuple):
+    """An array of booleans, or its negation."""
+
+    atom: Atom
+    builder: Builder
+    is_true: bool
+
+    def value(self) -> Value:
+        """The mask that this is."""
+        array = Tracer(self.atom, self.builder)
+        return array if self.is_true else ops.bitwise_not(array)
+
+
+def mask_terms(mask: Tracer) -> KeysView[MaskTerm]:
+    """The terms whose conjunction is `mask`, in order."""
+    terms: dict[MaskTerm, None] = {}
+    pending = [MaskTerm(mask.atom, mask.builder, True)]
+    while pending:
+        term = pending.pop()
+        eqn = None
+        if type(term.atom) is Var and len(terms) < MAX_MASK_TERMS:
+            eqn = term.builder.defining_equation(term.atom)
+        if eqn is not None and type(eqn.primitive) is ops.Not:
+            pending.append(term._replace(atom=eqn.inputs[0], is_true=not term.is_true))
+        elif eqn is not None and type(eqn.primitive) is ops.And and term.is_true:
+            pending += [term._replace(atom=x) for x in eqn.inputs]
+        else:
+            terms[term] = None
+    return terms.keys()
+
+
+MAX_MASK_TERMS = 8
+"""The number of terms after which conjunctions of masks are taken as they are."""
 
 
 def apply_mask(mask: Mask, x: Value) -> Value:

@@ -35,7 +35,7 @@ from functx.ops.indexing import (
     GatherScatter,
     ScatterDimensionNumbers,
 )
-from functx.ops.operands import Dims, literal, promote_scalars, tuple_delete
+from functx.ops.operands import Dims, concrete_value, literal, promote_scalars, tuple_delete
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -130,6 +130,9 @@ class Scatter(GatherScatter, UpdatesInPlace, abstract=True):
     def in_bounds_mask(self, x: Value, indices: Value, updates: Value) -> Mask:
         """The mask of updates whose windows lie inside the operand; None stands for all."""
         limits = self.start_limits(x, self.slice_sizes(x, updates), indices.dtype)
+        known = concrete_value(indices)
+        if known is not None and np.all((known >= 0) & (known <= limits)):
+            return None
         in_bounds, lead = None, indices.shape[:-1]
         for k, limit in enumerate(limits.tolist()):
             start = ops.reshape(ops.slice_in_dim(indices, k, k + 1, axis=-1), lead)

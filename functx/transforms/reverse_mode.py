@@ -20,7 +20,7 @@ from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import LinearBuilder, trace, trace_closed
 from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Flags, Mask, PyTree, Tangent, Value, Values
-from functx.ops.families import Elementwise
+from functx.ops.families import Elementwise, unite_masks
 from functx.transforms.dce import symbolize_zeros, varying_output_mask
 from functx.transforms.forward_mode import canonicalize_for_ad, instantiate_masks
 from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
@@ -204,7 +204,9 @@ class CotangentSums:
             return
         before = self.masks.pop(atom, None)
         if mask is not None and before is not None and mask.shape == before.shape:
-            self.masks[atom] = ops.bitwise_or(before, mask)
+            total = unite_masks(before, mask)
+            if total is not None:
+                self.masks[atom] = total
 
     def pop(self, var: Var) -> Cotangent:
         """Removes and returns the cotangent of `var`, None for zero."""

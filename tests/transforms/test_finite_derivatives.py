@@ -241,6 +241,27 @@ def test_programs_that_leave_nothing_out_have_no_masks():
         assert "select" not in primitives(program)
 
 
+def test_what_both_branches_of_a_selection_read_and_updates_at_known_places_have_no_masks():
+    def both_branches(x):
+        y = np.log(x)
+        return np.where(y > 0, y, np.exp(np.where(y > 0, 0.0, y))).sum()
+
+    def positive(x):
+        return nn.elu(np.log(x)).sum()
+
+    def written(x):
+        return (np.zeros(5).at[onp.array([1, 4, 1])].add(np.log(x)) ** 2).sum()
+
+    x = onp.array([0.5, 2.0, 3.0], "float32")
+    for f in (positive, written):
+        names = primitives(fx.make_ir(fx.grad(f))(x))
+        assert names[names.index("log") :].count("or") == 0
+        assert names[-1] == "div"
+    # Comparisons that are written twice are two, and keep the mask.
+    assert "or" in primitives(fx.make_ir(fx.grad(both_branches))(x))
+    onp.testing.assert_allclose(fx.grad(both_branches)(x), [1.0, 0.5, 1 / 3], rtol=1e-5)
+
+
 def test_masks_end_where_no_local_derivative_can_be_infinite():
     def relu_layers(w, x):
         return ((nn.relu(nn.relu(x @ w + 1.0) * 2.0 - 1.0) @ w.T) ** 2).sum()
