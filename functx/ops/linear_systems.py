@@ -276,8 +276,14 @@ def _solve_transposed_by_factors(a: Value, lu: Value, permutation: Value, b: Val
 @partial(jnp.vectorize, signature="(n),(n,k)->(n,k)")
 def _permute_rows_back(permutation: Value, x: Value) -> Value:
     """The matrix whose rows in the order `permutation` are those of `x`."""
-    # A sort of the permutation takes more time than the triangular solves.
-    return jnp.zeros_like(x).at[permutation].set(x, unique_indices=True)
+    # A sort of the permutation takes more time than the triangular solves. XLA scatters once for all
+    # solves with the same factors, and reads rows while it computes with them.
+    inverse = (
+        jnp.zeros_like(permutation)
+        .at[permutation]
+        .set(jnp.arange(permutation.size, dtype=permutation.dtype), unique_indices=True)
+    )
+    return x.at[inverse].get(mode="promise_in_bounds", unique_indices=True)
 
 
 def check_factors(
