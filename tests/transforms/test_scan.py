@@ -280,6 +280,8 @@ def carried(eqn):
 
 H, V = np.ones((2, 3), np.float32), np.ones((4, 2, 3), np.float32)
 M = np.ones((3, 3), np.float32)
+WIDE_M, WIDE_H, WIDE_V = [np.ones(shape, np.float32) for shape in ((9, 9), (2, 9), (4, 2, 9))]
+"""Weights that are too large to be summed up in each step."""
 
 
 def rnn(w, u, b, h, xs):
@@ -292,20 +294,32 @@ def rnn(w, u, b, h, xs):
 
 @pytest.mark.usefixtures("all_kept")
 def test_states_that_are_returned_in_any_case_are_stacked_once():
-    forwards, backwards = loops(functx.grad(rnn, (0, 1, 2, 3, 4)), M, M, M[0], H, V)
-    assert stacked(forwards) == ["f32[2,3]"]
+    forwards, backwards = loops(
+        functx.grad(rnn, (0, 1, 2, 3, 4)), WIDE_M, WIDE_M, WIDE_M[0], WIDE_H, WIDE_V
+    )
+    assert stacked(forwards) == ["f32[2,9]"]
     # The cotangents of the rows, and the factor that both products after the loop share.
-    assert stacked(backwards) == ["f32[2,3]", "f32[2,3]"]
-    assert carried(backwards) == ["f32[2,3]"]
+    assert stacked(backwards) == ["f32[2,9]", "f32[2,9]"]
+    assert carried(backwards) == ["f32[2,9]"]
 
 
 @pytest.mark.usefixtures("all_kept")
 def test_products_of_rows_are_summed_up_by_one_product_after_the_loop():
-    program = functx.make_ir(functx.grad(rnn, (0, 1, 2)))(M, M, M[0], H, V)
+    derivative = functx.grad(rnn, (0, 1, 2))
+    program = functx.make_ir(derivative)(WIDE_M, WIDE_M, WIDE_M[0], WIDE_H, WIDE_V)
     after = [eqn.primitive for eqn in program if eqn.primitive.name == "dot_general"]
     assert [dot.contracting_dims for dot in after] == [((0, 1), (0, 1))] * 2
     (_, backwards) = [eqn for eqn in program if eqn.primitive.name == "scan"]
     assert len(backwards.inputs) == 4  # u, the carried cotangent, rows of cotangents, the states
+
+
+@pytest.mark.usefixtures("all_kept")
+def test_small_products_of_rows_are_summed_up_in_the_loop():
+    _, backwards = loops(functx.grad(rnn, (0, 1, 2)), M, M, M[0], H, V)
+    assert (stacked(backwards), carried(backwards)) == (
+        [],
+        ["f32[3,3]"] * 2 + ["f32[3]", "f32[2,3]"],
+    )
 
 
 def test_products_of_large_rows_are_summed_up_in_the_loop():
@@ -433,7 +447,9 @@ def plain_table(table):
 
 @pytest.mark.usefixtures("all_kept")
 def test_the_loops_of_a_gradient_read_well(golden):
-    text = str(functx.make_ir(functx.grad(rnn, (0, 1, 2)))(M, M, M[0], H, V))
+    text = str(
+        functx.make_ir(functx.grad(rnn, (0, 1, 2)))(WIDE_M, WIDE_M, WIDE_M[0], WIDE_H, WIDE_V)
+    )
     golden("grad_scan", re.sub(" *#.*", "", text))
 
 

@@ -250,6 +250,10 @@ Reduction = AccumulatedSum | ZeroSum | StackedSum | ContractedSum | LinearImageO
 """How a sum over the steps is computed after the loop."""
 
 
+MAX_ACCUMULATED_PRODUCT = 64
+"""The size of products that each step of a loop adds up, since they cost less than rows of factors."""
+
+
 class ReductionPlan:
     """The plan of how to compute sums over the steps of a loop.
 
@@ -361,13 +365,17 @@ class ReductionPlan:
         return atom in self.rows or atom in self.stacked
 
     def is_stacked_product(self, eqn: Equation) -> bool:
-        """Whether stacking the factors of a product takes no more memory than its sum."""
+        """Whether to multiply the stacked factors of a product after the loop.
+
+        So unless the stacks take more memory than its sum, or the product is small.
+        """
         if type(eqn.primitive) is not ops.DotGeneral or any(
             a in self.invariants for a in eqn.inputs
         ):
             return False
+        size = eqn.outputs[0].aval.size
         new = {a for a in eqn.inputs if not self.is_stacked(a)}
-        return sum([a.aval.size for a in new]) <= eqn.outputs[0].aval.size
+        return not new or MAX_ACCUMULATED_PRODUCT < size >= sum([a.aval.size for a in new])
 
     def linear_operands(self, eqn: Equation) -> list[int]:
         """The operands in which `eqn` is linear, if all others are loop-invariant; else none."""
