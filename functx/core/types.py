@@ -118,13 +118,13 @@ def canonical_dtype(dtype: DTypeLike) -> DType:
         dtype = PYTHON_SCALAR_DTYPES[dtype]
     try:
         wide: DType = np.dtype(dtype)
-        # `object` and `str` hold no numbers and have no size; "U5" has one, and is passed on.
-        if (wide.kind == "O" or not wide.itemsize) and wide is not dtype:
-            raise TypeError("of no numbers")
+        # The dtype of an array of texts, say, is passed on to where the array is refused.
+        if wide not in SHORT_NAMES and wide is not dtype:
+            raise TypeError("not one of functx")
     except (TypeError, ValueError):
         shown = type_name(dtype) if isinstance(dtype, np.ndarray) else repr(dtype)
         raise DTypeError(
-            f"a dtype must be NumPy's, or its name; got {shown}", fix=_dtype_cure(dtype)
+            f"a dtype must be one that functx has, or its name; got {shown}", fix=_dtype_cure(dtype)
         ) from None
     return wide if x64_enabled() else narrow_dtype(wide)
 

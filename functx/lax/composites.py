@@ -45,7 +45,7 @@ class NamedComposite(Call):
         return None
 
     def lower(self, ctx: LoweringContext, *values: IRValue) -> Sequence[IRValue]:
-        function = ctx.module.emit_function(self.program)
+        function = ctx.module.emit_function(self.program, self.label)
         attributes = {
             name: mlir.ir_attribute(_value(x)) for name, x in self.attributes if x is not None
         }

@@ -315,8 +315,8 @@ class ModuleEmitter:
         mark_noinline(call)
         return list(call.results)
 
-    def emit_function(self, program: Program) -> func.FuncOp:
-        """Emits `program` as a private function of the module.
+    def emit_function(self, program: Program, name: str = "") -> func.FuncOp:
+        """Emits `program` as a private function of the module, called `name` or by its own name.
 
         With ordered effects it takes and returns a token after the arrays.
         """
@@ -328,7 +328,9 @@ class ModuleEmitter:
         )
         body = self.module_context.module.body
         with ir.InsertionPoint(body):
-            function = func_ops.FuncOp(program.name or "call", signature, visibility="private")
+            function = func_ops.FuncOp(
+                name or program.name or "call", signature, visibility="private"
+            )
         self.module_context.symbol_table.insert(function)
         block = function.add_entry_block()
         before = self.token

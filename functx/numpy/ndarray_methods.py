@@ -188,9 +188,18 @@ def _setitem(self: ndarray, idx: Index, value: Value) -> None:
 _NUMBERS = frozenset([bool, int, float, complex])
 
 
+def _is_foreign(dtype: DTypeLike) -> bool:
+    """Whether `dtype` is one of NumPy, such as that of texts of a length, that functx does not have."""
+    try:
+        known = np.dtype(dtype)
+    except (TypeError, ValueError):
+        return False
+    return known not in SHORT_NAMES and known.kind != "O" and known.itemsize > 0
+
+
 def _astype(self: ndarray, dtype: DTypeLike = None, *args: object, **options: object) -> Value:
     """The elements in `dtype`; a NumPy array for a dtype that functx does not have."""
-    is_foreign = canonical_dtype(float if dtype is None else dtype) not in SHORT_NAMES
+    is_foreign = _is_foreign(dtype)
     if current_builder.get() is None and (is_foreign or args or not options.keys() <= {"copy"}):
         result = as_numpy_array(self).astype(dtype, *args, **options)
         return result if is_foreign else Tracer.astype(result, dtype)  # type: ignore[attr-defined]
@@ -207,12 +216,11 @@ def _view(
         return np.ndarray.view(self, *[x for x in (dtype, type) if x is not None])
     if builder is not None:
         return Tracer.view(tracer_in(self, builder), dtype)  # type: ignore[attr-defined]
-    wanted = self.dtype if dtype is None else canonical_dtype(dtype)
+    wanted = np.dtype(dtype) if dtype is None or _is_foreign(dtype) else canonical_dtype(dtype)
     if dtype is None or np.dtype(dtype) == self.dtype:
         return np.ndarray.view(self)
-    if any(
-        [ops.bit_width(each) < 8 for each in (wanted, self.dtype)]
-    ):  # NumPy gives each a whole byte
+    # NumPy gives a byte to each integer of less bits.
+    if min(ops.bit_width(wanted), ops.bit_width(self.dtype)) < 8:
         program = trace_closed(lambda x: [Tracer.view(x, wanted)], [aval_of(self)])  # type: ignore[attr-defined]
         return apply(None, program, [self])[0]
     try:

@@ -144,8 +144,10 @@ WRONG_CALLS = [
     (
         lambda: np.zeros(3, object),
         TypeError,
-        "a dtype must be NumPy's, or its name; got <class 'ob",
+        "a dtype must be one that functx has, or its name; got <class 'ob",
     ),
+    (lambda: np.arange(3, dtype="m8"), TypeError, "a dtype must be one that functx has"),
+    (lambda: np.zeros(3, numpy.longdouble), TypeError, "a dtype must be one that functx has"),
     (lambda: np.hstack(A, A), TypeError, "Give several arrays as one list, as in hstack([x, y])"),
     (lambda: np.stack(A, A), TypeError, "Give several arrays as one list, f([x, y])"),
     (

@@ -100,7 +100,9 @@ def test_an_alpha_of_elu_may_be_an_array_or_traced():
 
 def test_a_dtype_that_there_is_not_is_refused():
     for make in (lambda: np.zeros(3, "floating"), lambda: nn.one_hot(CLASSES, 2, dtype=7)):
-        with pytest.raises(DTypeError, match="a dtype must be NumPy's, or its name; got"):
+        with pytest.raises(
+            DTypeError, match="a dtype must be one that functx has, or its name; got"
+        ):
             make()
 
 
