@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from jax import tree_util
 
 from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.errors import ArgumentError
-from functx.core.tracer import aval_of
+from functx.core.tracer import aval_of, copy_as_ndarray, is_device_array
 from functx.core.types import DType, ShapedArray
 from functx.core.typing import ArrayLike, Index, Value
 from functx.numpy import array, empty, ravel, reshape
@@ -113,7 +114,11 @@ def new_ref(init_val: ArrayLike, *, memory_space: object = None, kind: str | Non
     6.0
     """
     is_scalar = aval_of(init_val).ndim == 0
-    return Ref(array(ravel(init_val) if is_scalar else init_val), is_scalar)
+    elements = array(ravel(init_val) if is_scalar else init_val)
+    if is_device_array(elements):
+        # JAX's arrays cannot be written to.
+        elements = copy_as_ndarray(np.asarray(elements), elements.weak_type)
+    return Ref(elements, is_scalar)
 
 
 def empty_ref(ty: Any, memory_space: object = None) -> Ref:

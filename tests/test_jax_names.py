@@ -252,6 +252,33 @@ class TestRef:
             assert matrix[...].tolist() == expected
         assert (number[...], number.shape) == (5, ())
 
+    def test_a_reference_to_an_array_of_jax_is_written_to(self):
+        values = original.arange(2.0)
+        ref = jax.new_ref(values)
+        ref[0] = 5.0
+        jax.jit(lambda x: x.set(7.0, 1)).lower(ref).compile()(ref)
+        assert (ref[...].tolist(), values.tolist()) == ([5, 7], [0, 1])
+
+    @pytest.mark.parametrize("rule", ["forward", "backward", "jvp"])
+    def test_a_rule_does_not_write_to_a_reference_that_it_gets(self, rule):
+        def f(ref, x):
+            return x * 2
+
+        def written(ref, out):
+            ref[...] = 1.0
+            return out
+
+        if rule == "jvp":
+            f = jax.custom_jvp(f)
+            f.defjvp(lambda primals, ts: (written(primals[0], f(*primals)), ts[1]))
+        else:
+            f = jax.custom_vjp(f)
+            forward = (lambda ref, x: (written(ref, x), ref)) if rule == "forward" else None
+            f.defvjp(forward or (lambda ref, x: (x, ref)), lambda ref, g: written(ref, (None, g)))
+        ref = jax.new_ref(0.0)
+        with pytest.raises(errors.ArgumentWriteError, match="must not write to a `Ref`"):
+            jax.jvp(f, (ref, 1.0), (ref, 1.0)) if rule == "jvp" else jax.grad(f, 1)(ref, 1.0)
+
     def test_derivatives_of_loops_that_write(self):
         def total(x):
             found = jax.new_ref(0.0)

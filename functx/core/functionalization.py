@@ -289,12 +289,17 @@ def input_layouts(builder: Builder, program: Program) -> tuple[Strides | None, .
 
 def build_functionalized(
     builder: Builder, fun: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]
-) -> tuple[Program, list[Any]]:
-    """As `run_and_finish`, functionalized; new values of arguments that `fun` writes to are dropped."""
+) -> tuple[Program, list[Any], tuple[int, ...]]:
+    """As `run_and_finish`, functionalized, and the positions of the inputs that `fun` writes to.
+
+    The new values of these are dropped.
+    """
     program, captured = run_and_finish(builder, fun, tracers)
+    written: tuple[int, ...] = ()
     if builder.writes:
         count = len(program.outputs)
-        pure = cached_rewrite(Functionalize(input_layouts(builder, program)), program).program
+        rewrite = Functionalize(input_layouts(builder, program))
+        pure, written, _ = cached_rewrite(rewrite, program)
         program = Program(
             pure.name,
             pure.inputs,
@@ -302,7 +307,7 @@ def build_functionalized(
             pure.outputs[:count],
             in_names=pure.in_names,
         )
-    return program, captured
+    return program, captured, written
 
 
 def functionalized_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:

@@ -6,7 +6,7 @@ import threading
 from array import array as buffer_array
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax.core
 import numpy as np
@@ -430,6 +430,11 @@ def recording_operand(args: Sequence[ArrayLike]) -> Any:
 
 _evaluated_types: set[type] = set()
 """Types of arrays and numbers, operations on which are evaluated."""
+
+
+def is_device_array(x: object) -> TypeGuard[jax.Array]:
+    """Whether `x` is an array of JAX with known elements, which cannot be written to."""
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
 
 
 def is_variable(x: object) -> bool:

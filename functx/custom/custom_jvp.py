@@ -39,6 +39,7 @@ from functx.custom.rule_tracing import (
     Rules,
     RuleTrace,
     TracedRule,
+    references_among,
     rule_programs,
 )
 from functx.transforms.argument_names import as_decorator, check_callable, function_name
@@ -184,6 +185,7 @@ def trace_jvp_rule(
     """
     out = RuleResult(owner, rule)
     tangent_avals = [a for a in call.avals if is_inexact(a.dtype)]
+    references: list[int] = []
 
     def body(*xs: Value) -> list[Value]:
         count = len(call.avals)
@@ -191,11 +193,12 @@ def trace_jvp_rule(
         leaves = with_symbolic_zeros(call.in_tree, call.avals, xs[count:], perturbed)
         primals, _ = tree.unflatten(call.in_tree, xs[:count])
         tangents, _ = unflatten_tangents(call.in_tree, call.avals, leaves)
+        references.extend(references_among(xs, (primals, tangents)))
         takes = "primals and tangents" + " after the nondiff arguments" * bool(call.nondiff)
         pair = out.call(takes, *call.nondiff, primals, tangents)
         return out.check_jvp(pair, call.out_tree, call.out_avals)
 
-    traced = trace(rule, body, [*call.avals, *tangent_avals], values)
+    traced = trace(rule, body, [*call.avals, *tangent_avals], values, references)
     program, count = traced.program, len(call.avals)
     tangents = program.inputs[count : count + len(tangent_avals)]
     dependents = dependents_of(tangents, program.equations)

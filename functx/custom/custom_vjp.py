@@ -51,6 +51,7 @@ from functx.custom.rule_tracing import (
     Rules,
     RuleTrace,
     TracedRule,
+    references_among,
     rule_programs,
 )
 from functx.ops.autodiff import raise_refusal, refused
@@ -202,6 +203,7 @@ def trace_fwd_rule(
     """The program of the forward `rule`, called as `forward(*dynamic)`, and its residuals."""
     out = RuleResult(owner, rule)
     residuals = Residuals.flatten(())
+    references: list[int] = []
 
     def body(*xs: Value) -> list[Value]:
         nonlocal residuals
@@ -213,11 +215,12 @@ def trace_fwd_rule(
             typed = tree.leaves(tree.unflatten(call.in_tree, xs))
             leaves = [CustomVJPPrimal(x, on) for x, on in zip(typed, perturbed, strict=True)]
         args, _ = tree.unflatten(call.in_tree, leaves)
+        references.extend(references_among(xs, args))
         value, saved = out.check_pair(forward(*args), "(output, residuals)")
         residuals = Residuals.flatten(saved)
         return [*out.check_output(value, call.out_tree, call.out_avals), *residuals.arrays]
 
-    traced = trace(rule, body, call.avals, values)
+    traced = trace(rule, body, call.avals, values, references)
     return traced, residuals
 
 
@@ -237,6 +240,7 @@ def trace_bwd_rule(
     """
     out = RuleResult(owner, rule, "the cotangents")
     ct_avals = [a for a in call.out_avals if is_inexact(a.dtype)]
+    references: list[int] = []
 
     def body(*xs: Value) -> list[Value]:
         leaves = with_symbolic_zeros(
@@ -244,6 +248,7 @@ def trace_bwd_rule(
         )
         ct = unflatten_tangents(call.out_tree, call.out_avals, leaves)
         saved = residuals.unflatten(xs[len(ct_avals) :])
+        references.extend(references_among(xs, saved))
         takes = "residuals and a cotangent" + " after the nondiff arguments" * bool(call.nondiff)
         cts = out.call(takes, *call.nondiff, saved, ct)
         args = call.in_tree.children()[0]
@@ -259,7 +264,7 @@ def trace_bwd_rule(
     known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in residuals.arrays]
     avals = [*ct_avals, *[aval_of(x) for x in residuals.arrays]]
     try:
-        return trace(rule, body, avals, known if values else ())
+        return trace(rule, body, avals, known if values else (), references)
     except FunctxError:
         raise
     except Exception as error:

@@ -51,7 +51,12 @@ from functx.custom.custom_vmap_derivatives import (
     VmapRule,
 )
 from functx.custom.rule_results import RuleResult
-from functx.custom.rule_tracing import Captures, RuleTrace, reopened_builders
+from functx.custom.rule_tracing import (
+    Captures,
+    RuleTrace,
+    references_among,
+    reopened_builders,
+)
 from functx.ops.operands import batch_size
 from functx.transforms.aliasing import call_outside_trace, capture_key
 from functx.transforms.argument_names import check_callable, function_name
@@ -330,10 +335,12 @@ class UserVmapRule:
         """The program of the rule, which takes captured values last, and the flags of its outputs."""
         user_rule_runs.record()
         out_flags: list[bool] = []
+        references: list[int] = []
         result = RuleResult(repr(self.custom_function), self.rule)
 
         def body(*xs: Value) -> list[Value]:
             args, _ = tree.unflatten(self.in_tree, xs)
+            references.extend(references_among(xs, args))
             in_batched, _ = tree.unflatten(self.in_tree, flags)
             out, batched = result.check_pair(
                 result.call(
@@ -350,7 +357,7 @@ class UserVmapRule:
 
         trace = RuleTrace(self.custom_function, self.definition_builder, is_deferred=True)
         with reopened_builders(self.definition_builder):
-            program, captured = trace(self.rule, body, avals)
+            program, captured = trace(self.rule, body, avals, (), references)
         return self.with_capture_inputs(program, captured), out_flags
 
     def check_out_batched(self, result: RuleResult, batched: PyTree) -> list[bool]:

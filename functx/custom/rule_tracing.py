@@ -5,7 +5,7 @@ Rules may capture values around them; `Captures` makes these operands of the cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
@@ -20,7 +20,7 @@ from functx.core import tree
 from functx.core.caches import IdentityKey
 from functx.core.config import contextual_key
 from functx.core.context import ContextValue
-from functx.core.errors import RuleError, type_name
+from functx.core.errors import ArgumentWriteError, RuleError, type_name
 from functx.core.functionalization import Functionalize, build_functionalized, input_layouts
 from functx.core.named_axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
 from functx.core.program import Atom, Program, Var
@@ -89,8 +89,13 @@ class RuleTrace:
         body: Callable[..., Values],
         avals: Avals,
         values: Sequence[Value | None] = (),
+        references: Collection[int] = (),
     ) -> TracedRule:
-        """The program of `body`, which calls `rule`; `values` are those known of its inputs, or None."""
+        """The program of `body`, which calls `rule`; `values` are those known of its inputs, or None.
+
+        `references`, which `body` may fill, are the positions of the inputs that the rule has in a `Ref`.
+        Raises ArgumentWriteError if it writes to one of them.
+        """
         builder = RuleBuilder(
             function_name(rule), self.custom_function.kind, self.definition_builder
         )
@@ -100,7 +105,14 @@ class RuleTrace:
         tracers = [builder.add_input(aval) for aval in avals]
         pairs = zip(builder.inputs, values, strict=False)
         builder.values.update((v, x) for v, x in pairs if x is not None)
-        return TracedRule(*build_functionalized(builder, body, tracers))
+        program, captured, written = build_functionalized(builder, body, tracers)
+        if any([i in references for i in written]):
+            raise ArgumentWriteError(
+                f"{self.custom_function!r}: its rule `{function_name(rule)}` must not write to a `Ref` "
+                "that it gets; got one that does",
+                fix="Return what it would write, as a result of the function or as a cotangent.",
+            )
+        return TracedRule(program, captured)
 
 
 class RuleTracing(Enum):
@@ -381,6 +393,15 @@ class Captures:
         return Program(
             program.name, inputs, program.equations, program.outputs, in_names=program.in_names
         )
+
+
+def references_among(values: Values, arguments: PyTree) -> list[int]:
+    """The positions in `values` of the arrays that a `Ref` in the pytree `arguments` holds."""
+    from functx.ref import Ref
+
+    leaves = tree.leaves(arguments, lambda x: isinstance(x, Ref))
+    held = [x.elements for x in leaves if isinstance(x, Ref)]
+    return [i for i, x in enumerate(values) if any([x is y for y in held])]
 
 
 class RuleOutputs(NamedTuple):

@@ -19,7 +19,7 @@ from functx.core.caches import IdentityKey
 from functx.core.errors import DTypeError, TreeError
 from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
-from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder
+from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder, is_device_array
 from functx.core.types import SHORT_NAMES, ShapedArray
 from functx.core.typing import ArrayLike, Avals, Function, Value
 from functx.lowering.jax_bridge import KEY_DATA_DTYPE, JaxAval, jax_aval, prng_key_type
@@ -247,7 +247,7 @@ def _value_fingerprint(
         return type(value), repr(value)
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple([_value_fingerprint(part, packages, callers) for part in value])
-    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+    if is_device_array(value):
         return IdentityKey(value)
     if isinstance(value, partial):
         parts = (value.func, value.args, *value.keywords.items())

@@ -16,7 +16,14 @@ from functx.core.memory_layouts import is_computed, is_contiguous
 from functx.core.primitive import CopiesOperand, Primitive, View
 from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.strides import MemoryOrder, Strides, row_major_strides
-from functx.core.tracer import Tracer, aval_of, copy_as_ndarray, current_builder, is_variable
+from functx.core.tracer import (
+    Tracer,
+    aval_of,
+    copy_as_ndarray,
+    current_builder,
+    is_device_array,
+    is_variable,
+)
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangents, Value
 from functx.core.wrappers import is_wrapper
@@ -352,7 +359,8 @@ def copy_array(x: Value) -> Value:
         keeps_order = is_array and (type(x) is Tracer or not is_contiguous(x))
         return Copy("K" if keeps_order else "C")(x)
     if not isinstance(x, np.ndarray):
-        return x
+        # A copy outlives the donation of the original.
+        return x.copy() if is_device_array(x) else x
     aval = aval_of(x)
     return copy_as_ndarray(np.asarray(x, aval.dtype), aval.weak_type)
 

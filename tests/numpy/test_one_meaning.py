@@ -365,6 +365,14 @@ def test_operands_of_several_classes_give_the_documented_class():
     assert isinstance(masked, numpy.ma.MaskedArray) and masked.tolist() == [None, 3.0, 5.0]
 
 
+def test_copies_of_arrays_of_jax_outlive_them():
+    x = jax.numpy.arange(3.0)
+    copies = [np.copy(x), np.array(x), np.asarray(x, copy=True), x.copy()]
+    assert np.asarray(x) is x
+    x.delete()
+    assert [y.tolist() for y in copies] == [[0, 1, 2]] * 4
+
+
 def test_views_of_64_bit_arrays_keep_their_memory():
     wide = numpy.arange(6.0)
     looks = [

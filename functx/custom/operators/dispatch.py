@@ -13,6 +13,7 @@ import jax
 from functx.core import tree
 from functx.core.config import TraceOptions, trace_options
 from functx.core.errors import ArgumentError, MissingKernelError, ValueRangeError, type_name
+from functx.core.tracer import is_device_array
 from functx.core.typing import ArrayLike, PyTree
 from functx.custom.operators.arguments import OperatorPrimitive
 from functx.custom.operators.registry import DISPATCH_RULE, KERNEL_RULE, Registration, get_rules
@@ -164,12 +165,7 @@ def _platform_of(primitive: OperatorPrimitive, operands: Sequence[ArrayLike]) ->
     device = primitive.device_argument()
     if device is not None:
         return device if isinstance(device, str) else str(device.platform)
-    platforms = {
-        d.platform
-        for x in operands
-        if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
-        for d in x.devices()
-    }
+    platforms = {d.platform for x in operands if is_device_array(x) for d in x.devices()}
     for platform in _PLATFORM_PRIORITY:
         if platform in platforms:
             return platform
