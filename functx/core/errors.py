@@ -6,6 +6,7 @@ from sys import _getframe
 from typing import TYPE_CHECKING
 
 import jax.dtypes
+import jax.errors
 import numpy as np
 
 from functx.core.source_info import Source, source_line, user_source
@@ -30,7 +31,8 @@ class FunctxError(Exception):
         self.fix = fix
         self.source = source if source is not None else _current_source()
         self._place = ""
-        super().__init__(problem)
+        # Errors of JAX, which some classes are too, would ask for a tracer.
+        Exception.__init__(self, problem)
         hide_callers(_getframe(1))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -287,7 +289,13 @@ class WrapperTangentError(TreeError):
     """
 
 
-class ConcretizationError(FunctxError, TypeError, RuntimeError):
+class ConcretizationError(
+    FunctxError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    TypeError,
+    RuntimeError,
+):
     """Python code needs the value of a traced array that has none yet.
 
     Smallest failing code: `functx.jit(lambda x: x if x > 0 else -x)(1.0)`.
@@ -320,7 +328,7 @@ class DifferentiatedValueError(FunctxError, TypeError):
     """
 
 
-class ForeignCodeError(FunctxError, TypeError):
+class ForeignCodeError(FunctxError, jax.errors.TracerArrayConversionError, TypeError):
     """A traced array was passed to code that cannot trace it, such as NumPy.
 
     Smallest failing code: `functx.jit(lambda i: numpy_table[i])(0)`.
@@ -329,7 +337,7 @@ class ForeignCodeError(FunctxError, TypeError):
     """
 
 
-class EscapedTracerError(FunctxError, RuntimeError):
+class EscapedTracerError(FunctxError, jax.errors.UnexpectedTracerError, RuntimeError):
     """A traced value was used after or outside its trace.
 
     Smallest failing code: `functx.grad(lambda x: saved.append(x) or x)(1.0); saved[0] + 1`.

@@ -123,7 +123,7 @@ def eigh_tridiagonal(
 ) -> Value | tuple[Value, Value]:
     """The eigenvalues, ascending, and eigenvectors of the Hermitian matrix of diagonals `d` and `e`.
 
-    `e` is the diagonal below the main one `d`. With `select="i"` they are those from the first to the
+    `e` is the diagonal above the main one `d`. With `select="i"` they are those from the first to the
     last index in `select_range`. The dense matrix is decomposed: `tol` and `key` have no effect.
     """
     d, e = as_inexact(d), as_inexact(e)
@@ -143,7 +143,7 @@ def eigh_tridiagonal(
             f"{select!r} and {select_range!r}",
             fix="Select eigenvalues by their values with a mask.",
         )
-    matrix = fnp.diag(d) + fnp.diag(e, -1)
+    matrix = fnp.diag(d) + fnp.diag(fnp.conj(e), -1)
     w, v = ops.eigh(hermitian_from_triangle(matrix))
     if select == "i":
         first, last = select_range  # type: ignore[misc]
