@@ -14,6 +14,7 @@ from functx.core.concretization import (
     concretize,
     explored_outcome,
     explores,
+    is_concrete_literal,
 )
 from functx.core.context import ContextValue
 from functx.core.errors import (
@@ -101,6 +102,18 @@ def _index(self: Tracer) -> int:
     if self.dtype.kind not in "iu":
         raise ArgumentError(f"an index must be an integer; got {self.atom.aval!r}")
     return operator.index(_concrete_scalar(self, "an index or a count", _INDEX_FIX))
+
+
+def _to_concrete_value(self: Tracer) -> Any:
+    """The integer or boolean that the caller of a transform gave, for functions of JAX; None for other values."""
+    if self.ndim or self.dtype.kind not in "iub" or explores(self):
+        return None
+    builder, atom = functionalized_atom(self.builder, self.atom)
+    if type(atom) is Var:
+        value = builder.values.get(atom)
+    else:
+        value = atom.value if is_concrete_literal(atom) else None
+    return value.to_concrete_value() if type(value) is Tracer else backend.concrete_or_none(value)
 
 
 def _check_not_assigned(self: Tracer) -> None:
@@ -341,6 +354,7 @@ for _name, _fun in {
     "__format__": _format,
     "__hash__": _hash,
     "__array__": _array,
+    "to_concrete_value": _to_concrete_value,
     "item": _item,
     "tolist": _tolist,
     "__repr__": tracer_repr,

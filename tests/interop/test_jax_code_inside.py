@@ -675,3 +675,13 @@ def test_jax_takes_arrays_of_functx_around_the_function_as_its_own():
     wanted = jax.jit(jax.grad(f))(x)
     for call in (fx.grad(f), fx.jit(fx.grad(f)), lambda x: fx.vmap(fx.grad(f))(x[None])[0]):
         onp.testing.assert_allclose(call(x), wanted, rtol=1e-6)
+
+
+def test_functions_of_jax_take_integers_that_the_caller_of_a_transform_gave():
+    def f(x, n):
+        return jax.lax.fori_loop(0, n, lambda i, c: c + x * jnp.arange(n)[i], x)
+
+    assert fx.vmap(f, in_axes=(0, None))(onp.float32([1, 2]), 4).tolist() == [7, 14]
+    assert [float(fx.grad(f)(2.0, n)) for n in (4, 3)] == [7, 4]
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        fx.vmap(f, in_axes=(None, 0))(2.0, onp.arange(3))
