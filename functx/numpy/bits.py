@@ -91,10 +91,11 @@ def spacing(x: ArrayOrList, /) -> Value:
     in NumPy.
     """
     (x,) = promote_real("spacing", x)
-    info, is_half = ml_dtypes.finfo(x.dtype), x.dtype == np.float16
-    unsigned = np.dtype(f"uint{8 * x.dtype.itemsize}")
+    dtype = aval_of(x).dtype
+    info, is_half = ml_dtypes.finfo(dtype), dtype == np.float16
+    unsigned = np.dtype(f"uint{8 * dtype.itemsize}")
     bits = ops.bitcast_convert_type(x, unsigned)
-    sign = unsigned.type(1 << (8 * x.dtype.itemsize - 1))
+    sign = unsigned.type(1 << (8 * dtype.itemsize - 1))
     magnitude = operators.bitwise_and(bits, operators.subtract(sign, 1))
     if is_half:
         magnitude = ufuncs.where(
@@ -109,7 +110,7 @@ def spacing(x: ArrayOrList, /) -> Value:
     step = ufuncs.where(operators.greater(exponent, info.nmant), normal, subnormal)
     if not is_half:
         step = ufuncs.where(operators.greater(bits, sign), operators.bitwise_or(step, sign), step)
-    step = ops.bitcast_convert_type(step, x.dtype)
+    step = ops.bitcast_convert_type(step, dtype)
     largest = operators.equal(x if is_half else operators.absolute(x), info.max)
     step = ufuncs.where(largest, floating_point.copysign(math.inf, x), step)
     return ufuncs.where(floating_point.isfinite(x), step, math.nan)

@@ -304,8 +304,9 @@ class NanWithoutDerivative(RoundingErrors):
     """No rounding errors, but nan for results that have no derivative or one by convention.
 
     Values computed from them are nan, hence not smooth. The derivative of `clamp` at a tie is JAX's
-    convention: where x equals a bound, or equal bounds are above x, it is 0 for both. Third
-    derivatives of functions of matrices are undefined where eigenvalues are equal.
+    convention: where x equals a bound, or equal bounds are above x, it is 0 for both. Where a selection
+    has equal operands, its condition may be that they are. Third derivatives of functions of matrices
+    are undefined where eigenvalues are equal.
     """
 
     def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
@@ -314,6 +315,8 @@ class NanWithoutDerivative(RoundingErrors):
             low, x, high = args
             ties = (x == low) | (x == high) | ((low == high) & (x < low))
             return [np.where(ties, np.nan, outs[0])]
+        if type(primitive) is ops.Select and is_inexact(eqn.outputs[0].aval.dtype):
+            return [np.where(args[1] == args[2], np.nan, outs[0])]
         if type(primitive) is SpectralFunction and primitive.order == 2:
             w = np.sort(eigendecomposition(args[0], primitive.rows)[0])
             gaps, size = np.diff(w), np.abs(w).max(-1, keepdims=True)

@@ -270,13 +270,10 @@ def test_bits_read_as_another_dtype(source, dtype):
     np.testing.assert_array_equal(out, want)
 
 
-def test_reduced_precision_and_its_cotangents_are_those_of_the_narrow_dtype():
+def test_reduced_precision_is_that_of_the_narrow_dtype():
     x = np.linspace(-3, 3, 50, dtype=np.float32)
     (out,) = compute([lambda x: conversion.reduce_precision(x, 8, 7)], x)
-    rounded = jnp.asarray(x).astype(jnp.bfloat16).astype(np.float32)
-    np.testing.assert_array_equal(out, rounded)
-    cotangent = grad(lambda y: reduce_sum(arithmetic.mul(conversion.reduce_precision(y, 8, 7), x)))
-    np.testing.assert_array_equal(cotangent(x), rounded)
+    np.testing.assert_array_equal(out, jnp.asarray(x).astype(jnp.bfloat16).astype(np.float32))
 
 
 def slope(f, i=0):

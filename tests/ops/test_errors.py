@@ -36,7 +36,7 @@ ROWS = {
         {"dtype": "float32"},
         [c64[3]],
         "DTypeError",
-        "both dtypes must be int, uint or float; got c64[3] and float32",
+        "both dtypes must be real; got c64[3] and float32",
     ),
     "broadcast_in_dim": (
         {"shape": (2, 3), "dims": (1,)},
