@@ -308,7 +308,7 @@ class RemoveEffects(Rewrite[Program]):
         if eqn.outputs:
             raise EffectError(
                 f"{eqn.primitive.name}: an effect with results must not be in what a derivative "
-                "computes again; got one in a checkpoint, or in a loop of no known length",
+                "computes again; got one in a checkpoint, a loop of no known length or Taylor mode",
                 f"the equation: {eqn.primitive!r}",
                 fix="Keep it out of there, or use pure_callback for a function without effects.",
                 source=eqn.source,

@@ -29,7 +29,13 @@ from functx.core.typing import Flags, Value
 from functx.ops.families import Elementwise
 from functx.transforms.batching import interpret_batched
 from functx.transforms.coefficients import Coefficient, Curves, Series, UncollapsedError, scaled
-from functx.transforms.dce import active_outputs, nonzero_output_mask, varying_output_mask, with_io
+from functx.transforms.dce import (
+    RemoveEffects,
+    active_outputs,
+    nonzero_output_mask,
+    varying_output_mask,
+    with_io,
+)
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite
 
@@ -56,7 +62,8 @@ class TraceTangentRule(Rewrite[TangentRule]):
         count = len(program.outputs)
         nonzero = nonzero_output_mask(both)[count:]
         tangents = select_where(both.outputs[count:], nonzero)
-        rule = with_io(both, both.inputs, tangents)
+        # The effects of the operation take place with its first coefficients.
+        rule = RemoveEffects()(with_io(both, both.inputs, tangents))
         mask = [bool(on) for on in scatter_where(nonzero, inexact_mask(program.out_avals))]
         primals_only = (*self.varying, *[False] * sum(self.varying))
         return TangentRule(rule, mask, not any(active_outputs(rule, primals_only)))
@@ -148,6 +155,9 @@ class SeriesEvaluator:
             if primitive.differentiable and any(varying)
             else [False] * len(out_avals)
         )
+        if primitive.effects and (primitive.jet is None or not any(active)):
+            # In the order of the program, and also where no output is read.
+            first()
         if not any(active):
             return [
                 Series(a, lambda k, i=i: None if k else first()[i], is_constant=True)  # type: ignore[misc]

@@ -176,6 +176,31 @@ def test_wrong_series_are_refused():
         taylor(fnp.sin, -1)
 
 
+def test_effects_without_results_happen_once_in_taylor_mode():
+    seen = []
+
+    def double(carry, _):
+        functx.debug.callback(seen.append, carry[0])
+        return carry * 2, None
+
+    def shown(x):
+        functx.io_callback(lambda total: seen.append(total) or total, x.sum(), x.sum())
+        return fnp.sin(lax.scan(double, x, length=2)[0]).sum()
+
+    for transform in (lambda f: jet(f, (X,), ([V],)), lambda f: functx.laplacian(f)(X)):
+        seen.clear()
+        transform(shown)
+        functx.effects_barrier()
+        assert len(seen) == 3
+
+    def checked(x):
+        functx.checkify.check(x.sum() > 10, "the sum is small")
+        return (x * x).sum()
+
+    error, _ = functx.checkify.checkify(functx.laplacian(checked))(X)
+    assert "the sum is small" in error.get()
+
+
 def test_a_function_of_many_steps_needs_no_deep_recursion():
     def chain(x):
         for _ in range(400):
