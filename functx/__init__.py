@@ -1,5 +1,6 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
+from pkgutil import iter_modules as _iter_modules
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 # JAX's own names about devices, settings, types and profiling.
@@ -235,41 +236,7 @@ __all__ = [
 _suggest_alternatives("jax", __name__)
 _load_on_first_use(
     __name__,
-    modules=(
-        *(
-            "ad_checkpoint",
-            "aot",
-            "aten",
-            "autograd",
-            "bounds",
-            "checkify",
-            "compiled_autograd",
-            "custom",
-            "custom_batching",
-            "custom_derivatives",
-            "debug",
-            "decomp",
-            "effects",
-            "errors",
-            "experimental",
-            "export",
-            "flatten_util",
-        ),
-        *(
-            "image",
-            "implicit",
-            "interop",
-            "lax",
-            "library",
-            "lowering",
-            "nn",
-            "numpy",
-            "ops",
-            "passes",
-        ),
-        *("random", "ref"),
-        *("scipy", "sparse", "testing", "tools", "transforms", "tree", "tree_util"),
-    ),
+    modules={_module.name for _module in _iter_modules(__path__)},
     names={
         **dict.fromkeys(("Ref", "empty_ref", "free_ref", "freeze", "new_ref"), "functx.ref"),
         "create_functional_call": "functx.module_calls",

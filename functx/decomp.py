@@ -6,26 +6,13 @@
 """
 
 from functx.core.argument_errors import explain_errors as _explain_errors
-from functx.core.caches import scoped
-from functx.core.decompositions import (
-    get_decompositions,
-    get_jvp_decomposition,
-    lookup,
-    lowering_decompositions,
-    register,
-    remove,
-    remove_decompositions,
-)
+from functx.core.caches import scoped as scoped
+from functx.core.decompositions import get_decompositions as get_decompositions
+from functx.core.decompositions import get_jvp_decomposition as get_jvp_decomposition
+from functx.core.decompositions import lookup as lookup
+from functx.core.decompositions import lowering_decompositions as lowering_decompositions
+from functx.core.decompositions import register as register
+from functx.core.decompositions import remove as remove
+from functx.core.decompositions import remove_decompositions as remove_decompositions
 
-__all__ = [
-    "get_decompositions",
-    "get_jvp_decomposition",
-    "lookup",
-    "lowering_decompositions",
-    "register",
-    "remove",
-    "remove_decompositions",
-    "scoped",
-]
-
-_explain_errors(__name__)
+__all__ = _explain_errors(__name__)

@@ -42,45 +42,6 @@ from functx.autograd.variable import Variable as Variable
 from functx.autograd.variable import variable as variable
 from functx.core.argument_errors import explain_errors as _explain_errors
 
-__all__ = [
-    "Function",
-    "GradientEdge",
-    "NestedIOFunction",
-    "Variable",
-    "allow_mutation_on_saved_tensors",
-    "backward",
-    "checkpoint",
-    "detect_anomaly",
-    "disable_saved_tensors_hooks",
-    "enable_grad",
-    "force_original_view_tracking",
-    "forward_ad",
-    "functional",
-    "get_gradient_edge",
-    "grad",
-    "gradcheck",
-    "gradgradcheck",
-    "increment_version",
-    "inference_mode",
-    "is_anomaly_check_nan_enabled",
-    "is_anomaly_enabled",
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-    "is_multithreading_enabled",
-    "is_view_replay_enabled",
-    "no_grad",
-    "once_differentiable",
-    "queue_callback",
-    "recorded",
-    "register_multi_grad_hook",
-    "save_on_cpu",
-    "saved_tensors_hooks",
-    "set_detect_anomaly",
-    "set_grad_enabled",
-    "set_multithreading_enabled",
-    "unsafe_preserve_version_counter",
-    "variable",
-]
-
-for _module in (__name__, functional.__name__, forward_ad.__name__):
+__all__ = [*_explain_errors(__name__), "forward_ad", "functional"]
+for _module in (functional.__name__, forward_ad.__name__):
     _explain_errors(_module)

@@ -57,17 +57,24 @@ _LIBRARIES = {
 }
 
 
-def explain_errors(module: str) -> None:
+def explain_errors(module: str) -> list[str]:
     """Let the public functions and classes of `module` raise errors of functx for arguments that Python refuses.
+
+    Returns the public names: those in `__all__`, or without one all names but those of its own modules.
 
     Functions of arrays alone stay as they are, since their operands are checked where they are bound, and
     those with an attribute `explains_errors`, which call `explain`.
     """
     namespace = vars(sys.modules[module])
-    for name, value in list(namespace.items()):
-        is_public = not name.startswith("_") and name in namespace.get("__all__", namespace)
-        if not is_public:
-            continue
+    public = [
+        name
+        for name, value in namespace.items()
+        if not name.startswith("_")
+        and name in namespace.get("__all__", namespace)
+        and getattr(value, "__name__", None) != f"{module}.{name}"
+    ]
+    for name in public:
+        value = namespace[name]
         if isinstance(value, type) and value.__module__.startswith("functx."):
             for constructor in ("__init__", "__new__"):
                 made = _constructor(value, constructor)
@@ -75,6 +82,7 @@ def explain_errors(module: str) -> None:
                     setattr(value, constructor, with_explained_errors(made))
         else:
             namespace[name] = explained(value, module)
+    return public
 
 
 def _constructor(cls: type, name: str) -> Function | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -13,7 +13,7 @@ from functx.core.pytorch_names import FUNCTIONS
 
 
 def load_on_first_use(
-    package: str, modules: Sequence[str], names: Mapping[str, str], others: str
+    package: str, modules: Collection[str], names: Mapping[str, str], others: str
 ) -> None:
     """Give `package` attributes that are imported on first use.
 
@@ -22,7 +22,7 @@ def load_on_first_use(
     """
     module = sys.modules[package]
     refuse = vars(module)["__getattr__"]
-    public = {*vars(module)["__all__"]} - vars(module).keys()
+    public = {*vars(module).get("__all__", ())} - vars(module).keys()
 
     def load(name: str) -> object:
         if name in modules:

@@ -1,29 +1,22 @@
 """Programs that leave the process: exported with a signature, saved to a file, and loaded without user code."""
 
 from functx.core.argument_errors import explain_errors as _explain_errors
-from functx.export.exported import Exported, deserialize, load
-from functx.export.functions import export
-from functx.export.joint_functions import joint_simple
-from functx.export.modules import module
-from functx.export.signature import BackwardSignature, Signature
+from functx.export.exported import Exported as Exported
+from functx.export.exported import deserialize as deserialize
+from functx.export.exported import load as load
+from functx.export.functions import export as export
+from functx.export.joint_functions import joint_simple as joint_simple
+from functx.export.modules import module as module
+from functx.export.signature import BackwardSignature as BackwardSignature
+from functx.export.signature import Signature as Signature
 from functx.export.structures import (
-    register_namedtuple_serialization,
-    register_pytree_node_serialization,
-    register_wrapper_serialization,
+    register_namedtuple_serialization as register_namedtuple_serialization,
+)
+from functx.export.structures import (
+    register_pytree_node_serialization as register_pytree_node_serialization,
+)
+from functx.export.structures import (
+    register_wrapper_serialization as register_wrapper_serialization,
 )
 
-__all__ = [
-    "BackwardSignature",
-    "Exported",
-    "Signature",
-    "deserialize",
-    "export",
-    "joint_simple",
-    "load",
-    "module",
-    "register_namedtuple_serialization",
-    "register_pytree_node_serialization",
-    "register_wrapper_serialization",
-]
-
-_explain_errors(__name__)
+__all__ = _explain_errors(__name__)

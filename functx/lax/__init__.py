@@ -4,459 +4,232 @@ As in JAX, operands must have one dtype, and one rank or be scalars: only Python
 dimensions of length 1 are broadcast. Every result is an array of its own, never a view.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from jax.lax import (
-    AccuracyMode,
-    DotAlgorithm,
-    DotAlgorithmPreset,
-    DotDimensionNumbers,
-    FftType,
-    RaggedDotDimensionNumbers,
-    RandomAlgorithm,
-    Tolerance,
-)
+from jax.lax import AccuracyMode as AccuracyMode
+from jax.lax import DotAlgorithm as DotAlgorithm
+from jax.lax import DotAlgorithmPreset as DotAlgorithmPreset
+from jax.lax import DotDimensionNumbers as DotDimensionNumbers
+from jax.lax import FftType as FftType
+from jax.lax import RaggedDotDimensionNumbers as RaggedDotDimensionNumbers
+from jax.lax import RandomAlgorithm as RandomAlgorithm
+from jax.lax import Tolerance as Tolerance
 
 from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.missing_names import load_on_first_use as _load_on_first_use
 from functx.core.missing_names import suggest_alternatives as _suggest_alternatives
-from functx.custom.custom_linear_solve import custom_linear_solve
-from functx.custom.custom_root import custom_root
-from functx.lax.accuracies import (
-    cbrt,
-    cos,
-    exp,
-    exp2,
-    expm1,
-    log,
-    log1p,
-    logistic,
-    rsqrt,
-    sin,
-    sqrt,
-    tan,
-    tanh,
-)
-from functx.lax.approximate_top_k import approx_max_k, approx_min_k
-from functx.lax.composites import composite
+from functx.custom.custom_linear_solve import custom_linear_solve as custom_linear_solve
+from functx.custom.custom_root import custom_root as custom_root
+from functx.lax.accuracies import cbrt as cbrt
+from functx.lax.accuracies import cos as cos
+from functx.lax.accuracies import exp as exp
+from functx.lax.accuracies import exp2 as exp2
+from functx.lax.accuracies import expm1 as expm1
+from functx.lax.accuracies import log as log
+from functx.lax.accuracies import log1p as log1p
+from functx.lax.accuracies import logistic as logistic
+from functx.lax.accuracies import rsqrt as rsqrt
+from functx.lax.accuracies import sin as sin
+from functx.lax.accuracies import sqrt as sqrt
+from functx.lax.accuracies import tan as tan
+from functx.lax.accuracies import tanh as tanh
+from functx.lax.approximate_top_k import approx_max_k as approx_max_k
+from functx.lax.approximate_top_k import approx_min_k as approx_min_k
+from functx.lax.composites import composite as composite
 from functx.lax.convolution import (
-    ConvGeneralDilatedDimensionNumbers,
-    conv_general_dilated_local,
-    conv_general_dilated_patches,
-    conv_general_permutations,
-    conv_general_shape_tuple,
-    conv_shape_tuple,
-    conv_transpose_shape_tuple,
-    padtype_to_pads,
-    reduce_window_shape_tuple,
+    ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
 )
-from functx.lax.copies import (
-    bitcast_convert_type,
-    broadcast_to_rank,
-    collapse,
-    concatenate,
-    conj,
-    convert_element_type,
-    dynamic_index_in_dim,
-    dynamic_slice,
-    dynamic_slice_in_dim,
-    dynamic_update_slice,
-    expand_dims,
-    index_in_dim,
-    integer_pow,
-    pad,
-    reduce_and,
-    reduce_max,
-    reduce_min,
-    reduce_or,
-    reduce_prod,
-    reduce_xor,
-    rev,
-    slice,
-    slice_in_dim,
-    split,
-    squeeze,
-    stack,
-    tile,
-    transpose,
-    unstack,
-)
-from functx.lax.elementwise import (
-    add,
-    atan2,
-    betainc,
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
-    complex,
-    div,
-    eq,
-    ge,
-    gt,
-    igamma,
-    igamma_grad_a,
-    igammac,
-    le,
-    lt,
-    max,
-    min,
-    mul,
-    ne,
-    nextafter,
-    polygamma,
-    pow,
-    random_gamma_grad,
-    rem,
-    shift_left,
-    shift_right_arithmetic,
-    shift_right_logical,
-    sub,
-    zeta,
-)
-from functx.lax.indexing import index_take, scatter_apply
-from functx.lax.platforms import platform_dependent
-from functx.lax.ragged import ragged_dot, ragged_dot_general, scaled_dot
-from functx.lax.random_bits import rng_bit_generator, rng_uniform
-from functx.lax.shardings import (
-    broadcast,
-    broadcast_in_dim,
-    broadcasted_iota,
-    conv_general_dilated,
-    dot,
-    dot_general,
-    empty,
-    full,
-    full_like,
-    reduce,
-    reduce_sum,
-    reshape,
-)
-from functx.lax.values import (
-    after_all,
-    broadcast_like,
-    create_token,
-    dtype,
-    mulhi,
-    shape_as_value,
-    stage,
-)
-from functx.numpy.shapes import broadcast_shapes
-from functx.ops import (
-    GatherDimensionNumbers,
-    GatherScatterMode,
-    Precision,
-    RoundingMethod,
-    ScatterDimensionNumbers,
-    abs,
-    acos,
-    acosh,
-    all_gather,
-    all_to_all,
-    argmax,
-    argmin,
-    asin,
-    asinh,
-    atan,
-    atanh,
-    axis_index,
-    axis_size,
-    batch_matmul,
-    bessel_i0e,
-    bessel_i1e,
-    bitwise_not,
-    ceil,
-    clamp,
-    clz,
-    cosh,
-    cumlogsumexp,
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    dce_sink,
-    digamma,
-    dynamic_update_index_in_dim,
-    dynamic_update_slice_in_dim,
-    erf,
-    erf_inv,
-    erfc,
-    fft,
-    floor,
-    gather,
-    imag,
-    iota,
-    is_finite,
-    lgamma,
-    neg,
-    optimization_barrier,
-    pbroadcast,
-    pcast,
-    pmax,
-    pmean,
-    pmin,
-    population_count,
-    ppermute,
-    pshuffle,
-    psum,
-    psum_scatter,
-    pswapaxes,
-    real,
-    reciprocal,
-    reduce_precision,
-    round,
-    scatter,
-    scatter_add,
-    scatter_max,
-    scatter_min,
-    scatter_mul,
-    scatter_sub,
-    select,
-    select_n,
-    sign,
-    sinh,
-    sort,
-    sort_key_val,
-    square,
-    stop_gradient,
-    top_k,
-    with_sharding_constraint,
-)
-from functx.ops.contraction import PrecisionLike
-from functx.ops.convolution import (
-    ConvDimensionNumbers,
-    conv,
-    conv_dimension_numbers,
-    conv_transpose,
-    conv_with_general_padding,
-)
-from functx.transforms.control.associative_scan import associative_scan
-from functx.transforms.control.cond import cond, switch
-from functx.transforms.control.loops import fori_loop, while_loop
-from functx.transforms.control.reduce import reduce_window
-from functx.transforms.control.rows import map, scan
-
-__all__ = [
-    "AccuracyMode",
-    "ConvDimensionNumbers",
-    "ConvGeneralDilatedDimensionNumbers",
-    "DotAlgorithm",
-    "DotAlgorithmPreset",
-    "DotDimensionNumbers",
-    "FftType",
-    "GatherDimensionNumbers",
-    "GatherScatterMode",
-    "Precision",
-    "PrecisionLike",
-    "RaggedDotDimensionNumbers",
-    "RandomAlgorithm",
-    "RoundingMethod",
-    "ScatterDimensionNumbers",
-    "Tolerance",
-    "abs",
-    "acos",
-    "acosh",
-    "add",
-    "after_all",
-    "all_gather",
-    "all_to_all",
-    "approx_max_k",
-    "approx_min_k",
-    "argmax",
-    "argmin",
-    "asin",
-    "asinh",
-    "associative_scan",
-    "atan",
-    "atan2",
-    "atanh",
-    "axis_index",
-    "axis_size",
-    "batch_matmul",
-    "bessel_i0e",
-    "bessel_i1e",
-    "betainc",
-    "bitcast_convert_type",
-    "bitwise_and",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_xor",
-    "broadcast",
-    "broadcast_in_dim",
-    "broadcast_like",
-    "broadcast_shapes",
-    "broadcast_to_rank",
-    "broadcasted_iota",
-    "cbrt",
-    "ceil",
-    "clamp",
-    "clz",
-    "collapse",
-    "complex",
-    "composite",
-    "concatenate",
-    "cond",
-    "conj",
-    "conv",
-    "conv_dimension_numbers",
-    "conv_general_dilated",
-    "conv_general_dilated_local",
-    "conv_general_dilated_patches",
-    "conv_general_permutations",
-    "conv_general_shape_tuple",
-    "conv_shape_tuple",
-    "conv_transpose",
-    "conv_transpose_shape_tuple",
-    "conv_with_general_padding",
-    "convert_element_type",
-    "cos",
-    "cosh",
-    "create_token",
-    "cumlogsumexp",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "custom_linear_solve",
-    "custom_root",
-    "dce_sink",
-    "digamma",
-    "div",
-    "dot",
-    "dot_general",
-    "dtype",
-    "dynamic_index_in_dim",
-    "dynamic_slice",
-    "dynamic_slice_in_dim",
-    "dynamic_update_index_in_dim",
-    "dynamic_update_slice",
-    "dynamic_update_slice_in_dim",
-    "empty",
-    "eq",
-    "erf",
-    "erf_inv",
-    "erfc",
-    "exp",
-    "exp2",
-    "expand_dims",
-    "expm1",
-    "fft",
-    "floor",
-    "fori_loop",
-    "full",
-    "full_like",
-    "gather",
-    "ge",
-    "gt",
-    "igamma",
-    "igamma_grad_a",
-    "igammac",
-    "imag",
-    "index_in_dim",
-    "index_take",
-    "integer_pow",
-    "iota",
-    "is_finite",
-    "le",
-    "lgamma",
-    "log",
-    "log1p",
-    "logistic",
-    "lt",
-    "map",
-    "max",
-    "min",
-    "mul",
-    "mulhi",
-    "ne",
-    "neg",
-    "nextafter",
-    "optimization_barrier",
-    "pad",
-    "padtype_to_pads",
-    "pbroadcast",
-    "pcast",
-    "platform_dependent",
-    "pmax",
-    "pmean",
-    "pmin",
-    "polygamma",
-    "population_count",
-    "pow",
-    "ppermute",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
-    "pswapaxes",
-    "ragged_dot",
-    "ragged_dot_general",
-    "random_gamma_grad",
-    "real",
-    "reciprocal",
-    "reduce",
-    "reduce_and",
-    "reduce_max",
-    "reduce_min",
-    "reduce_or",
-    "reduce_precision",
-    "reduce_prod",
-    "reduce_sum",
-    "reduce_window",
-    "reduce_window_shape_tuple",
-    "reduce_xor",
-    "rem",
-    "reshape",
-    "rev",
-    "rng_bit_generator",
-    "rng_uniform",
-    "round",
-    "rsqrt",
-    "scaled_dot",
-    "scan",
-    "scatter",
-    "scatter_add",
-    "scatter_apply",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_sub",
-    "select",
-    "select_n",
-    "shape_as_value",
-    "shift_left",
-    "shift_right_arithmetic",
-    "shift_right_logical",
-    "sign",
-    "sin",
-    "sinh",
-    "slice",
-    "slice_in_dim",
-    "sort",
-    "sort_key_val",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "stage",
-    "stop_gradient",
-    "sub",
-    "switch",
-    "tan",
-    "tanh",
-    "tile",
-    "top_k",
-    "transpose",
-    "unstack",
-    "while_loop",
-    "with_sharding_constraint",
-    "zeta",
-]
+from functx.lax.convolution import conv_general_dilated_local as conv_general_dilated_local
+from functx.lax.convolution import conv_general_dilated_patches as conv_general_dilated_patches
+from functx.lax.convolution import conv_general_permutations as conv_general_permutations
+from functx.lax.convolution import conv_general_shape_tuple as conv_general_shape_tuple
+from functx.lax.convolution import conv_shape_tuple as conv_shape_tuple
+from functx.lax.convolution import conv_transpose_shape_tuple as conv_transpose_shape_tuple
+from functx.lax.convolution import padtype_to_pads as padtype_to_pads
+from functx.lax.convolution import reduce_window_shape_tuple as reduce_window_shape_tuple
+from functx.lax.copies import bitcast_convert_type as bitcast_convert_type
+from functx.lax.copies import broadcast_to_rank as broadcast_to_rank
+from functx.lax.copies import collapse as collapse
+from functx.lax.copies import concatenate as concatenate
+from functx.lax.copies import conj as conj
+from functx.lax.copies import convert_element_type as convert_element_type
+from functx.lax.copies import dynamic_index_in_dim as dynamic_index_in_dim
+from functx.lax.copies import dynamic_slice as dynamic_slice
+from functx.lax.copies import dynamic_slice_in_dim as dynamic_slice_in_dim
+from functx.lax.copies import dynamic_update_slice as dynamic_update_slice
+from functx.lax.copies import expand_dims as expand_dims
+from functx.lax.copies import index_in_dim as index_in_dim
+from functx.lax.copies import integer_pow as integer_pow
+from functx.lax.copies import pad as pad
+from functx.lax.copies import reduce_and as reduce_and
+from functx.lax.copies import reduce_max as reduce_max
+from functx.lax.copies import reduce_min as reduce_min
+from functx.lax.copies import reduce_or as reduce_or
+from functx.lax.copies import reduce_prod as reduce_prod
+from functx.lax.copies import reduce_xor as reduce_xor
+from functx.lax.copies import rev as rev
+from functx.lax.copies import slice as slice
+from functx.lax.copies import slice_in_dim as slice_in_dim
+from functx.lax.copies import split as split
+from functx.lax.copies import squeeze as squeeze
+from functx.lax.copies import stack as stack
+from functx.lax.copies import tile as tile
+from functx.lax.copies import transpose as transpose
+from functx.lax.copies import unstack as unstack
+from functx.lax.elementwise import add as add
+from functx.lax.elementwise import atan2 as atan2
+from functx.lax.elementwise import betainc as betainc
+from functx.lax.elementwise import bitwise_and as bitwise_and
+from functx.lax.elementwise import bitwise_or as bitwise_or
+from functx.lax.elementwise import bitwise_xor as bitwise_xor
+from functx.lax.elementwise import complex as complex
+from functx.lax.elementwise import div as div
+from functx.lax.elementwise import eq as eq
+from functx.lax.elementwise import ge as ge
+from functx.lax.elementwise import gt as gt
+from functx.lax.elementwise import igamma as igamma
+from functx.lax.elementwise import igamma_grad_a as igamma_grad_a
+from functx.lax.elementwise import igammac as igammac
+from functx.lax.elementwise import le as le
+from functx.lax.elementwise import lt as lt
+from functx.lax.elementwise import max as max
+from functx.lax.elementwise import min as min
+from functx.lax.elementwise import mul as mul
+from functx.lax.elementwise import ne as ne
+from functx.lax.elementwise import nextafter as nextafter
+from functx.lax.elementwise import polygamma as polygamma
+from functx.lax.elementwise import pow as pow
+from functx.lax.elementwise import random_gamma_grad as random_gamma_grad
+from functx.lax.elementwise import rem as rem
+from functx.lax.elementwise import shift_left as shift_left
+from functx.lax.elementwise import shift_right_arithmetic as shift_right_arithmetic
+from functx.lax.elementwise import shift_right_logical as shift_right_logical
+from functx.lax.elementwise import sub as sub
+from functx.lax.elementwise import zeta as zeta
+from functx.lax.indexing import index_take as index_take
+from functx.lax.indexing import scatter_apply as scatter_apply
+from functx.lax.platforms import platform_dependent as platform_dependent
+from functx.lax.ragged import ragged_dot as ragged_dot
+from functx.lax.ragged import ragged_dot_general as ragged_dot_general
+from functx.lax.ragged import scaled_dot as scaled_dot
+from functx.lax.random_bits import rng_bit_generator as rng_bit_generator
+from functx.lax.random_bits import rng_uniform as rng_uniform
+from functx.lax.shardings import broadcast as broadcast
+from functx.lax.shardings import broadcast_in_dim as broadcast_in_dim
+from functx.lax.shardings import broadcasted_iota as broadcasted_iota
+from functx.lax.shardings import conv_general_dilated as conv_general_dilated
+from functx.lax.shardings import dot as dot
+from functx.lax.shardings import dot_general as dot_general
+from functx.lax.shardings import empty as empty
+from functx.lax.shardings import full as full
+from functx.lax.shardings import full_like as full_like
+from functx.lax.shardings import reduce as reduce
+from functx.lax.shardings import reduce_sum as reduce_sum
+from functx.lax.shardings import reshape as reshape
+from functx.lax.values import after_all as after_all
+from functx.lax.values import broadcast_like as broadcast_like
+from functx.lax.values import create_token as create_token
+from functx.lax.values import dtype as dtype
+from functx.lax.values import mulhi as mulhi
+from functx.lax.values import shape_as_value as shape_as_value
+from functx.lax.values import stage as stage
+from functx.numpy.shapes import broadcast_shapes as broadcast_shapes
+from functx.ops import GatherDimensionNumbers as GatherDimensionNumbers
+from functx.ops import GatherScatterMode as GatherScatterMode
+from functx.ops import Precision as Precision
+from functx.ops import RoundingMethod as RoundingMethod
+from functx.ops import ScatterDimensionNumbers as ScatterDimensionNumbers
+from functx.ops import abs as abs
+from functx.ops import acos as acos
+from functx.ops import acosh as acosh
+from functx.ops import all_gather as all_gather
+from functx.ops import all_to_all as all_to_all
+from functx.ops import argmax as argmax
+from functx.ops import argmin as argmin
+from functx.ops import asin as asin
+from functx.ops import asinh as asinh
+from functx.ops import atan as atan
+from functx.ops import atanh as atanh
+from functx.ops import axis_index as axis_index
+from functx.ops import axis_size as axis_size
+from functx.ops import batch_matmul as batch_matmul
+from functx.ops import bessel_i0e as bessel_i0e
+from functx.ops import bessel_i1e as bessel_i1e
+from functx.ops import bitwise_not as bitwise_not
+from functx.ops import ceil as ceil
+from functx.ops import clamp as clamp
+from functx.ops import clz as clz
+from functx.ops import cosh as cosh
+from functx.ops import cumlogsumexp as cumlogsumexp
+from functx.ops import cummax as cummax
+from functx.ops import cummin as cummin
+from functx.ops import cumprod as cumprod
+from functx.ops import cumsum as cumsum
+from functx.ops import dce_sink as dce_sink
+from functx.ops import digamma as digamma
+from functx.ops import dynamic_update_index_in_dim as dynamic_update_index_in_dim
+from functx.ops import dynamic_update_slice_in_dim as dynamic_update_slice_in_dim
+from functx.ops import erf as erf
+from functx.ops import erf_inv as erf_inv
+from functx.ops import erfc as erfc
+from functx.ops import fft as fft
+from functx.ops import floor as floor
+from functx.ops import gather as gather
+from functx.ops import imag as imag
+from functx.ops import iota as iota
+from functx.ops import is_finite as is_finite
+from functx.ops import lgamma as lgamma
+from functx.ops import neg as neg
+from functx.ops import optimization_barrier as optimization_barrier
+from functx.ops import pbroadcast as pbroadcast
+from functx.ops import pcast as pcast
+from functx.ops import pmax as pmax
+from functx.ops import pmean as pmean
+from functx.ops import pmin as pmin
+from functx.ops import population_count as population_count
+from functx.ops import ppermute as ppermute
+from functx.ops import pshuffle as pshuffle
+from functx.ops import psum as psum
+from functx.ops import psum_scatter as psum_scatter
+from functx.ops import pswapaxes as pswapaxes
+from functx.ops import real as real
+from functx.ops import reciprocal as reciprocal
+from functx.ops import reduce_precision as reduce_precision
+from functx.ops import round as round
+from functx.ops import scatter as scatter
+from functx.ops import scatter_add as scatter_add
+from functx.ops import scatter_max as scatter_max
+from functx.ops import scatter_min as scatter_min
+from functx.ops import scatter_mul as scatter_mul
+from functx.ops import scatter_sub as scatter_sub
+from functx.ops import select as select
+from functx.ops import select_n as select_n
+from functx.ops import sign as sign
+from functx.ops import sinh as sinh
+from functx.ops import sort as sort
+from functx.ops import sort_key_val as sort_key_val
+from functx.ops import square as square
+from functx.ops import stop_gradient as stop_gradient
+from functx.ops import top_k as top_k
+from functx.ops import with_sharding_constraint as with_sharding_constraint
+from functx.ops.contraction import PrecisionLike as PrecisionLike
+from functx.ops.convolution import ConvDimensionNumbers as ConvDimensionNumbers
+from functx.ops.convolution import conv as conv
+from functx.ops.convolution import conv_dimension_numbers as conv_dimension_numbers
+from functx.ops.convolution import conv_transpose as conv_transpose
+from functx.ops.convolution import conv_with_general_padding as conv_with_general_padding
+from functx.transforms.control.associative_scan import associative_scan as associative_scan
+from functx.transforms.control.cond import cond as cond
+from functx.transforms.control.cond import switch as switch
+from functx.transforms.control.loops import fori_loop as fori_loop
+from functx.transforms.control.loops import while_loop as while_loop
+from functx.transforms.control.reduce import reduce_window as reduce_window
+from functx.transforms.control.rows import map as map
+from functx.transforms.control.rows import scan as scan
 
 if _TYPE_CHECKING:
     from functx.lax import linalg as linalg
 
 _suggest_alternatives("jax.lax", __name__)
-_explain_errors(__name__)
+__all__ = _explain_errors(__name__)
 _load_on_first_use(__name__, modules=["linalg"], names={}, others="functx.lax.linalg")
