@@ -291,6 +291,63 @@ class TestRef:
         x = onp.arange(6.0, dtype="f").reshape(2, 3)
         onp.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(total)))(x), onp.cos(x), rtol=1e-6)
 
+    def test_functions_read_and_write_a_reference_from_around_them(self):
+        total, count = jax.new_ref(jnp.zeros(2)), jax.new_ref(0)
+
+        def add(x):
+            count[...] += 1
+            total[0] += x
+            return x * total[0]
+
+        def add_rows(xs):
+            return jax.lax.scan(lambda carry, x: (carry + add(x), None), 0.0, xs)[0]
+
+        assert [float(jax.jit(add)(2.0)) for _ in range(2)] == [4, 8]
+        total[0] = 1.0
+        assert float(jax.jit(add_rows)(jnp.ones(3))) == 2 + 3 + 4
+        assert float(jax.lax.cond(True, add, lambda x: x, 1.0)) == 5
+        assert float(jax.grad(add)(2.0)) == 7 + 2
+        assert jax.jit(jax.value_and_grad(jax.jit(add)))(1.0) == (8, 9)
+        assert (total[...].tolist(), int(count[...])) == ([8, 0], 8)
+
+    def test_a_reference_around_mapped_calls_is_read_and_not_written_to(self):
+        ref = jax.new_ref(2.0)
+        scale = jax.jit(jax.vmap(lambda x: x * ref[...]))
+        assert scale(jnp.ones(2)).tolist() == [2, 2]
+        ref[...] = 3.0
+        assert scale(jnp.ones(2)).tolist() == [3, 3]
+        for f in (ref.addupdate, jax.jit(ref.addupdate)):
+            with pytest.raises(errors.CapturedWriteError, match="must not write to a `Ref` from around"):
+                jax.vmap(f)(jnp.ones(2))
+        with pytest.raises(errors.ArgumentError, match="JAX traces must not use a `Ref`"):
+            jax_itself.jit(lambda: jnp.sin(ref[...]))()
+        with pytest.raises(errors.ExportError, match="must not capture a `Ref`"):
+            jax.export.export(jax.jit(lambda: ref[...]))()
+        assert float(ref[...]) == 3
+
+    @pytest.mark.parametrize("transform", [jax.jit, jax.functionalize, jax.value_and_grad])
+    def test_a_reference_is_not_passed_to_a_function_that_captures_it_and_writes(self, transform):
+        ref = jax.new_ref(jnp.zeros(2))
+
+        def f(x, same):
+            same[0] = 1.0
+            ref[1] = x
+            return x
+
+        with pytest.raises(errors.ArgumentError):
+            transform(f)(2.0, ref)
+        assert ref[...].tolist() == [0, 0]
+
+    def test_a_branch_does_not_write_to_an_operand_that_it_captures(self):
+        x = jnp.zeros(2)
+
+        def branch(y):
+            y[0] = 1.0
+            return x[0]
+
+        with pytest.raises(errors.ArgumentError, match="shares memory"):
+            jax.lax.cond(True, branch, branch, x)
+
     def test_a_frozen_reference_is_not_used(self):
         ref = jax.empty_ref(jax.ShapeDtypeStruct((2,), "float32"))
         jax.ref.set(ref, None, 1.0)

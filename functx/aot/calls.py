@@ -24,8 +24,8 @@ from functx.autograd.saved import pack_saved
 from functx.autograd.variable import Variable, make_variable
 from functx.autograd.views import VersionCounter
 from functx.core import tree
+from functx.core.captured_state import CapturedState, read_states
 from functx.core.functionalization import write_to_numpy_arrays
-from functx.core.generator_state import GeneratorState, read_states
 from functx.core.typing import PyTree
 from functx.transforms.aliasing import MemoryLayout, argument_strides, shared_buffers
 
@@ -80,7 +80,7 @@ class CompiledCall:
         self.captured_flags = [isinstance(x, Variable) and x.requires_grad for x in self.captured]
         first = len(meta.inputs) - len(self.captured)
         self.states = {
-            first + i: x for i, x in enumerate(self.captured) if isinstance(x, GeneratorState)
+            first + i: x for i, x in enumerate(self.captured) if isinstance(x, CapturedState)
         }
         self.on_variables = any([isinstance(x, Variable) for x in self.captured])
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from functx import ops
+from functx.core.captured_state import StateInputs, state_inputs
 from functx.core.context import ContextValue
 from functx.core.errors import ArgumentError, GeneratorError, type_name
-from functx.core.generator_state import DEFAULT_STATE, StateInputs, pack_state, state_inputs
+from functx.core.generator_state import DEFAULT_STATE, pack_state
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree, Value

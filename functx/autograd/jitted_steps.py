@@ -36,8 +36,8 @@ from functx.autograd.variable_places import CODE_LIMIT, PlaceSearch, VariablePla
 from functx.autograd.views import ViewOf
 from functx.core import tree
 from functx.core.caches import Cache
+from functx.core.captured_state import CapturedState, read_states
 from functx.core.errors import AutogradError, EscapedTracerError
-from functx.core.generator_state import GeneratorState, read_states
 from functx.core.source_info import user_source
 from functx.core.tracer import HOST_ARRAY_TYPES, variables
 from functx.core.types import ShapedArray, x64_enabled
@@ -286,7 +286,7 @@ class JittedStep:
         self.donated = [] if self.has_callbacks else list(self.donated_owners())
         num_inputs = num_args + len(traced.owners) + len(traced.constants)
         self.drops_inputs = traced.operands != [*range(num_inputs)]
-        self.reads_states = any([isinstance(x, GeneratorState) for x in traced.constants])
+        self.reads_states = any([isinstance(x, CapturedState) for x in traced.constants])
         changes = traced.changes
         self.writes = [(c.variable, c.value, *c.counts) for c in changes if c.value is not None]
         self.changes_more = len(self.writes) < len(changes) or any(
@@ -408,7 +408,7 @@ class JittedStep:
             self.change_rest(found, results)
         for stored, number in traced.kept:
             give_value(stored, results[number])
-        for state, number in traced.generators:
+        for state, number in traced.states:
             state.store(results[number].compute())
         returned = [make_variable(results[number], None) for number in traced.results]
         if traced.written:

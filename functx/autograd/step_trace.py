@@ -19,8 +19,8 @@ from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.traced_recording import TracedRecording
 from functx.autograd.variable import Variable, make_variable
 from functx.autograd.views import ViewOf, read_again
+from functx.core.captured_state import CapturedState, state_table
 from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
-from functx.core.generator_state import GeneratorState, StateWords, state_table
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import user_source
@@ -214,30 +214,30 @@ class TracedStep(NamedTuple):
     has_history: bool
     has_walk: bool
     is_wide: bool
-    generators: list[tuple[GeneratorState, int]]
+    states: list[tuple[CapturedState, int]]
 
 
-class StepGenerators:
-    """The states of the generators that a step draws from: a Variable when first read, and the last one."""
+class StepStates:
+    """The values of the states that a step captures: a Variable when first read, and the last one."""
 
     def __init__(self, trace: StepTrace):
         self.trace = trace
-        self.words: dict[GeneratorState, list[Any]] = {}
+        self.values: dict[CapturedState, list[Any]] = {}
 
-    def read(self, state: GeneratorState) -> Any:
-        """The words of a state, as a Variable."""
-        if state not in self.words:
-            self.words[state] = [make_variable(self.trace.constant(state), None)]
-        return self.words[state][-1]
+    def read(self, state: CapturedState) -> Any:
+        """The value of a state, as a Variable."""
+        if state not in self.values:
+            self.values[state] = [make_variable(self.trace.constant(state), None)]
+        return self.values[state][-1]
 
-    def store(self, state: GeneratorState, words: StateWords) -> None:
-        """Replace the words of a state."""
+    def store(self, state: CapturedState, value: Any) -> None:
+        """Replace the value of a state."""
         self.read(state)
-        self.words[state].append(words)
+        self.values[state].append(value)
 
-    def changed(self) -> dict[GeneratorState, Any]:
-        """The last words of each state that the step changes."""
-        return {state: words[-1] for state, words in self.words.items() if len(words) > 1}
+    def changed(self) -> dict[CapturedState, Any]:
+        """The last value of each state that the step changes."""
+        return {state: values[-1] for state, values in self.values.items() if len(values) > 1}
 
 
 class StepEnd(NamedTuple):
@@ -250,7 +250,7 @@ class StepEnd(NamedTuple):
     written: dict[int, Atom]
     changes: list[Change]
     new_variables: list[NewVariable]
-    generators: dict[GeneratorState, Atom]
+    states: dict[CapturedState, Atom]
     has_history: bool
 
 
@@ -266,7 +266,7 @@ class StepTrace(TracedRecording):
         self.arguments: list[Recorded] = []
         self.states: list[VariableState] = []
         self.positions: dict[int, int] = {}
-        self.generators = StepGenerators(self)
+        self.captured_states = StepStates(self)
         self.first_node = next_node_number()
         self.has_walk = self.has_backward = False
 
@@ -281,7 +281,7 @@ class StepTrace(TracedRecording):
         before = current_recording()
         continue_recording(self)
         step_traces.count += 1
-        token = state_table.set(self.generators)
+        token = state_table.set(self.captured_states)
         running_step.begin(self.positions.__contains__)
         try:
             yield
@@ -391,7 +391,7 @@ class StepTrace(TracedRecording):
         pairs = zip(args, self.arguments, strict=True)
         written = {i: atom_of(x) for i, (x, first) in enumerate(pairs) if x.read() is not first}
         changes, new_variables = self.changes(atom_of)
-        generators = {s: atom_of(words) for s, words in self.generators.changed().items()}
+        states = {s: atom_of(value) for s, value in self.captured_states.changed().items()}
         guards = list(map(self.guard, self.states))
         # In the order of the inputs, which `split_memory` does not keep.
         numbers = {i: s.value.number for i, s in enumerate(self.states) if s.value is not None}
@@ -404,13 +404,13 @@ class StepTrace(TracedRecording):
             written=written,
             changes=changes,
             new_variables=new_variables,
-            generators=generators,
+            states=states,
             has_history=has_history,
         )
 
     def complete(self, end: StepEnd, num_args: int) -> TracedStep:
         """The traced step, once no frame of its function is left: what is still referenced was stored."""
-        self.generators.words.clear()
+        self.captured_states.values.clear()
         kept = self.kept_values()
         outputs = dict(end.outputs)
         for x in kept:
@@ -426,7 +426,7 @@ class StepTrace(TracedRecording):
         wide = any([is_wide(v.aval) for v in (*inputs, *made)])
         with jax.enable_x64(True) if wide else nullcontext():
             # A state is read in each call.
-            arrays = [x if isinstance(x, GeneratorState) else jnp.array(x) for x in constants]
+            arrays = [x if isinstance(x, CapturedState) else jnp.array(x) for x in constants]
         return TracedStep(
             guards=end.guards,
             owners=end.owners,
@@ -441,7 +441,7 @@ class StepTrace(TracedRecording):
             has_history=end.has_history,
             has_walk=self.has_walk,
             is_wide=wide,
-            generators=[(s, number[a]) for s, a in end.generators.items()],
+            states=[(s, number[a]) for s, a in end.states.items()],
         )
 
     def kept_values(self) -> list[Recorded]:

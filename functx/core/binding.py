@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from functx.core.backend import InnerJaxTrace, backend
-from functx.core.generator_state import read_states, state_table
+from functx.core.captured_state import read_states, state_table
 from functx.core.tracer import Tracer, context_builder, current_builder, recording_operand
 from functx.core.wrapper_dispatch import dispatch
 from functx.core.wrappers import WrapperOperand, is_wrapper

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from functx.core.backend import backend
+from functx.core.captured_state import CapturedState
 from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
 from functx.core.functionalization import functionalized_atom
-from functx.core.generator_state import GeneratorState
 from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.tracer import Tracer, check_not_escaped, current_builder, with_parents
 from functx.core.tracing import Builder, eval_context
@@ -225,7 +225,7 @@ def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
         source = next((x for v, x in builder.captures.values() if v is var), None)
     if source is None:
         return Tracer(var, builder)
-    if isinstance(source, GeneratorState):
+    if isinstance(source, CapturedState):
         if builder.kind not in _RUN_AT_ONCE:
             return Tracer(var, builder)
         source = _state_around(builder, source)
@@ -235,7 +235,7 @@ def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
         if missing is not None:
             return missing
         source = _known_value(outer, atom)
-    elif isinstance(source, GeneratorState):
+    elif isinstance(source, CapturedState):
         with eval_context():
             source = source.read()
     elif isinstance(source, Tracer):
@@ -263,7 +263,7 @@ _RUN_AT_ONCE = frozenset(
 """The transforms that run a program once, right after the trace, with the states that generators have."""
 
 
-def _state_around(builder: Builder, state: GeneratorState) -> Tracer | GeneratorState:
+def _state_around(builder: Builder, state: CapturedState) -> Tracer | CapturedState:
     """The traced state of a generator in the innermost trace around `builder` that has one, or itself."""
     for outer in with_parents(builder):
         if outer is not builder and outer.is_open and id(state) in outer.captures:

@@ -532,6 +532,9 @@ class CapturedWriteError(FunctxError, RuntimeError):
     Cure: pass the array as an argument, or write to a copy.
     """
 
+    state: object = None
+    """The state of a `Ref` that is written to, if a caller may pass it."""
+
 
 class ArgumentWriteError(FunctxError, RuntimeError):
     """A function with a custom rule, or the function of a solver, writes to its argument.
@@ -1302,7 +1305,8 @@ def type_name(value: object) -> str:
 def describe_input(builder: Builder, tracer: Tracer) -> str:
     """`argument x: f32[3] of jit(f)`: the input `tracer` of a builder, for messages."""
     if tracer.atom not in builder.inputs:
-        return f"the state of a generator that {builder.owner} captures"
+        captured = builder.captured_value(tracer.atom)
+        return f"{getattr(captured, 'description', 'a state')} that {builder.owner} captures"
     position = builder.inputs.index(tracer.atom)  # type: ignore[arg-type]
     names = builder.in_names
     given = names() if names is not None else []

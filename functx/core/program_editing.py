@@ -15,6 +15,7 @@ from functx.core import tree
 from functx.core.backend import backend
 from functx.core.binding import bind
 from functx.core.caches import IdentityKey
+from functx.core.captured_state import CapturedState
 from functx.core.checking import check_program
 from functx.core.errors import (
     ArgumentError,
@@ -25,7 +26,6 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.functionalization import Functionalize, write_to_numpy_arrays
-from functx.core.generator_state import GeneratorState
 from functx.core.memory_layouts import noncontiguous_strides
 from functx.core.primitive import HasPrograms, Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
@@ -123,7 +123,7 @@ def call_program_flat(program: Program, args: Sequence[ArrayLike]) -> list[Value
     write_to_numpy_arrays(args, new)
     for i, x in new.items():
         state = args[i]
-        if isinstance(state, GeneratorState):
+        if isinstance(state, CapturedState):
             state.store(x.compute() if is_variable(x) else x)  # type: ignore[attr-defined]
     return outs[:count]
 

@@ -17,9 +17,9 @@ from typing import (
 
 from functx.core.backend import backend
 from functx.core.caches import clear_on_rule_change, garbage_collection
+from functx.core.captured_state import read_states, state_table
 from functx.core.config import contextual_key
 from functx.core.errors import ArgumentError
-from functx.core.generator_state import read_states, state_table
 from functx.core.program import Equation, Program, Var, programs_in_parameter
 from functx.core.source_info import derived_source
 from functx.core.tracer import Tracer, current_builder, recording_operand

@@ -12,6 +12,7 @@ import jax.core
 import numpy as np
 
 from functx.core.backend import backend
+from functx.core.captured_state import CapturedState
 from functx.core.errors import (
     ArgumentError,
     EscapedTracerError,
@@ -19,7 +20,6 @@ from functx.core.errors import (
     short_repr,
     type_name,
 )
-from functx.core.generator_state import STATE_AVAL, GeneratorState
 from functx.core.program import Atom, Literal, Var, scalar_literal
 from functx.core.source_info import describe_source
 from functx.core.strides import MemoryOrder
@@ -524,8 +524,8 @@ def aval_of(x: Any) -> ShapedArray:
             return literal.aval
         if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
             return aval_of(np.asarray(x))
-    if isinstance(x, GeneratorState):
-        return STATE_AVAL
+    if isinstance(x, CapturedState):
+        return x.aval
     if is_wrapper(x):
         return wrapper_aval(x)
     if kind is PRNGKeyTracer or backend.raw_key_data(x) is not x:

@@ -13,13 +13,10 @@ import numpy as np
 
 from functx.core.backend import InnerJaxTrace, backend
 from functx.core.caches import garbage_collection
+from functx.core.captured_state import CapturedState, state_inputs
 from functx.core.config import program_checks
 from functx.core.context import ContextValue
 from functx.core.errors import FunctxError
-from functx.core.generator_state import (
-    GeneratorState,
-    state_inputs,
-)
 from functx.core.memory_layouts import elide_copies, mark_layout_owners, view_base
 from functx.core.primitive import Primitive
 from functx.core.program import (
@@ -256,7 +253,7 @@ class Builder:
             raise InnerJaxTrace
         if is_wrapper(x):
             raise WrapperOperand
-        if isinstance(x, GeneratorState) and (inputs := state_inputs.get()) is not None:
+        if isinstance(x, CapturedState) and (inputs := state_inputs.get()) is not None:
             parts = [b.part for b in with_parents(self) if b.part is not None]
             in_backward = bool(parts) and parts[0] in (Part.BACKWARD, Part.STAYS_BACKWARD)
             words = inputs.input_of(x, in_backward)

@@ -12,17 +12,19 @@ import jax
 
 from functx import ops
 from functx.core import tree
+from functx.core.captured_state import CapturedState
 from functx.core.checking import check_operands
 from functx.core.errors import (
     ArgnumsError,
     ArgumentError,
+    CapturedWriteError,
     ConcretizationError,
     FunctxError,
     GradientError,
     ImplicitDrawError,
     MissingRuleError,
 )
-from functx.core.generator_state import STATE_AVAL, GeneratorState, implicit_draw_error
+from functx.core.generator_state import STATE_AVAL, implicit_draw_error
 from functx.core.masks import inexact_mask, select_where
 from functx.core.named_axes import AxisNames, batched_axis_names
 from functx.core.primitive import Primitive
@@ -194,8 +196,8 @@ class CustomFunction:
             traced = self.trace_rules(call, trace, leaves, None)
         except ConcretizationError:
             tracing = RuleTracing.DEFERRED
-        except ImplicitDrawError as error:
-            if not isinstance(error.state, GeneratorState):
+        except (CapturedWriteError, ImplicitDrawError) as error:
+            if not isinstance(error.state, CapturedState):
                 raise
             return call_with_states(self, (error.state,), args)
         except FunctxError:

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from functx.core.captured_state import CapturedState, StateInputs, state_inputs
 from functx.core.context import ContextValue
-from functx.core.errors import ImplicitDrawError
-from functx.core.generator_state import GeneratorState, StateInputs, state_inputs
+from functx.core.errors import CapturedWriteError, ImplicitDrawError
 from functx.core.tracer import Tracer, current_builder
 from functx.core.typing import Function, PyTree, Value
 from functx.custom.rule_results import CustomVJPPrimal
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from functx.custom.custom_function import CustomFunction
     from functx.transforms.tracing_api import TracedFunction
 
-States = tuple[GeneratorState, ...]
+States = tuple[CapturedState, ...]
 
 
 def states_moved_on(traced: TracedFunction) -> States:
@@ -31,9 +31,9 @@ def states_moved_on(traced: TracedFunction) -> States:
     return tuple(states) if len(states) == len(found) else ()
 
 
-def state_of(captured: object) -> GeneratorState | None:
+def state_of(captured: object) -> CapturedState | None:
     """The state that a captured value is, or stands for; None if it is no state."""
-    if isinstance(captured, GeneratorState):
+    if isinstance(captured, CapturedState):
         return captured
     inputs = state_inputs.get()
     if type(captured) is Tracer and inputs is not None:
@@ -115,7 +115,7 @@ class StateThreading:
             *others, cts = args
             try:
                 out = rule(*others, cts[0])
-            except ImplicitDrawError as error:
+            except (CapturedWriteError, ImplicitDrawError) as error:
                 error.state = None
                 raise
             return (*out, None) if isinstance(out, (tuple, list)) else out

@@ -9,6 +9,7 @@ import numpy as np
 from jax.export import default_export_platform, is_symbolic_dim
 
 from functx.core import tree
+from functx.core.captured_state import CapturedState
 from functx.core.errors import ArgumentError, ExportError, ValueRangeError, type_name
 from functx.core.generator_state import GeneratorState
 from functx.core.printing import variable_names
@@ -145,11 +146,17 @@ def interface_of(program: Program) -> Interface:
 def constant_values(name: str, captured: Sequence[Any], cure: str = PASS_AS_ARGUMENT) -> list[Any]:
     """The values of captured arrays, copied if they may change.
 
-    Raises ExportError for a Variable that needs a gradient, for a traced value, and for the state of a
-    generator, which an implicit draw of random numbers captures.
+    Raises ExportError for a Variable that needs a gradient, for a traced value, for a `Ref`, and for the
+    state of a generator, which an implicit draw of random numbers captures.
     """
     values = []
     for x in captured:
+        if isinstance(x, CapturedState) and not isinstance(x, GeneratorState):
+            raise ExportError(
+                f"{name}: an exported function must not capture a `Ref`, whose value a file does not have; got "
+                f"one of {x.aval!r}",
+                fix="Take the `Ref` as an argument, or capture its array, ref[...].",
+            )
         if isinstance(x, GeneratorState):
             raise ExportError(
                 f"{name}: an exported function must not draw random numbers from a generator, whose state "

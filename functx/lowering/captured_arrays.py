@@ -14,13 +14,15 @@ import jax
 import numpy as np
 from jax.extend.core import find_top_trace
 
+from functx.core import tree
 from functx.core.backend import backend
 from functx.core.caches import Cache
-from functx.core.errors import CapturedWriteError, FunctxError
-from functx.core.generator_state import GeneratorState, read_states
+from functx.core.captured_state import CapturedState, read_states
+from functx.core.errors import ArgumentError, CapturedWriteError, FunctxError
+from functx.core.generator_state import GeneratorState
 from functx.core.source_info import closure_values, source_line, user_frame
 from functx.core.tracer import aval_of
-from functx.core.typing import ArrayLike, Function, NumPyArray, Value, Values
+from functx.core.typing import ArrayLike, Function, NumPyArray, PyTree, Value, Values
 from functx.transforms.aliasing import write_back_arguments, write_state
 
 
@@ -102,7 +104,7 @@ class CapturedArrays:
             if id(x) in positions or is_bitwise_equal(x, self.arguments[i]):
                 positions[id(x)] = i
                 return arguments[i]
-        if (is_local or self.is_retrace) and not isinstance(x, GeneratorState):
+        if (is_local or self.is_retrace) and not isinstance(x, CapturedState):
             return snapshot(x)
         self.originals.append(x)
         return None
@@ -114,9 +116,24 @@ class CapturedArrays:
         # Arrays now, also while JAX is tracing the call.
         with jax.core.eval_context():
             copies = [
-                x if isinstance(x, GeneratorState) else jax.numpy.asarray(snapshot(x)) for x in new
+                x if isinstance(x, CapturedState) else jax.numpy.asarray(snapshot(x)) for x in new
             ]
         self.arguments = (*self.arguments, *copies)
+
+    def check_not_passed(self, call: PyTree) -> None:
+        """Raise ArgumentError if an argument shares memory with a captured `Ref`, of which one may be written to."""
+        held = [
+            x.load()
+            for x in self.arguments
+            if isinstance(x, CapturedState) and not isinstance(x, GeneratorState)
+        ]
+        for x in tree.leaves(call) if held else ():
+            if isinstance(x, np.ndarray) and any([np.may_share_memory(x, y) for y in held]):
+                raise ArgumentError(
+                    "jit: a `Ref` must not be both an argument and captured by a function that writes to "
+                    f"one; got one of {aval_of(x)!r}",
+                    fix="Use the argument inside the function.",
+                )
 
     def position_of_state(self, state: Value) -> int:
         """The position of the state of a generator among the hidden arguments."""

@@ -25,6 +25,7 @@ from jax.interpreters import mlir
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.captured_state import CapturedState
 from functx.core.effects import NO_EFFECTS, Effects, is_ordered, is_per_element
 from functx.core.errors import (
     ArgumentError,
@@ -504,12 +505,12 @@ def jax_is_tracing() -> bool:
 backend.jax_is_tracing = jax_is_tracing
 
 
-def _register_state(cls: type[GeneratorState]) -> None:
-    """Lets compiled programs take a state among their arguments: JAX reads it when it runs one."""
+def register_state(cls: type[CapturedState]) -> None:
+    """Lets compiled programs take states of a class among their arguments: JAX reads one when it runs one."""
     jax.tree_util.register_pytree_node(
-        cls, lambda state: ((state.read(),), None), lambda _, words: words[0]
+        cls, lambda state: ((state.read(),), None), lambda _, values: values[0]
     )
 
 
-_register_state(GeneratorState)
-_register_state(ThreadState)
+register_state(GeneratorState)
+register_state(ThreadState)

@@ -14,9 +14,9 @@ import jax
 from functx.core import tree
 from functx.core.backend import backend
 from functx.core.caches import Cache, clear_on_rule_change, garbage_collection
+from functx.core.captured_state import state_table
 from functx.core.config import TraceOptions, config, trace_options
 from functx.core.errors import ArgumentError, ReplacedStateError, type_name
-from functx.core.generator_state import state_table
 from functx.core.named_axes import bound_axes
 from functx.core.program_editing import hoist_captures
 from functx.core.replaced_state import (
@@ -303,6 +303,7 @@ class JittedFunction:
             strides = tuple(argument_strides(leaves)) if self.layout_dependent else ()
             memory = MemoryLayout(tuple(shared_buffers(leaves)), strides=strides)
         hidden = self.hidden_arguments(memory, returns)
+        self.captured.check_not_passed((args, kwargs))
         passed = keep_weak(args, kwargs)
         out, new = self.dispatch(hidden, *passed[0], **passed[1])
         write_back_call(leaves, hidden[0], new)

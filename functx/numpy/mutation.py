@@ -185,18 +185,28 @@ def set_item(x: Tracer, idx: Index, value: ArrayOrList | MaskedElements) -> None
         return
     check_writable(x, "x[...] =")
     with outside_gradient_stop() as constant:
-        if isinstance(value, MaskedElements):
-            same = parse_mask_index(idx, x.shape)
-            if same is None or not is_same_mask(same.mask, value.axes.mask):
-                raise value.error
-            new = MaskedElements(constant(value.array), value.axes, value.error).select_into(x)
-        else:
-            check_value_rank(x, idx, value)
-            new = scatter_update(x, idx, constant(value))
-        Write()(x, ops.convert_element_type(new, x.dtype, x.weak_type))
+        Write()(x, with_elements(x, idx, value, constant))
 
 
-def check_value_rank(x: Tracer, idx: Index, value: ArrayOrList) -> None:
+def with_elements(
+    x: Value,
+    idx: Index,
+    value: ArrayOrList | MaskedElements,
+    constant: Callable[[Any], Any],
+) -> Value:
+    """`x` with `value` at `x[idx]`, in the dtype of `x`; of repeated indices the last value remains."""
+    if isinstance(value, MaskedElements):
+        same = parse_mask_index(idx, x.shape)
+        if same is None or not is_same_mask(same.mask, value.axes.mask):
+            raise value.error
+        new = MaskedElements(constant(value.array), value.axes, value.error).select_into(x)
+    else:
+        check_value_rank(x, idx, value)
+        new = scatter_update(x, idx, constant(value))
+    return ops.convert_element_type(new, x.dtype, x.weak_type)
+
+
+def check_value_rank(x: Value, idx: Index, value: ArrayOrList) -> None:
     """Raise for an array written to a single element, and for lists nested deeper than the target."""
     items = idx if type(idx) is tuple else (idx,)
     is_element = 0 < x.ndim == len(items) and all([is_scalar_index(item) for item in items])

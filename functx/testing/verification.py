@@ -14,10 +14,10 @@ from ml_dtypes import finfo
 
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.captured_state import read_states
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, EffectError, VerificationError
 from functx.core.functionalization import Functionalize
-from functx.core.generator_state import read_states
 from functx.core.program import Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite

@@ -10,8 +10,8 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.captured_state import read_states
 from functx.core.concretization import concretize
-from functx.core.generator_state import read_states
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracer import Tracer, aval_of, is_variable

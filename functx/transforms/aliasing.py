@@ -14,13 +14,14 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.captured_state import CapturedState, state_table
 from functx.core.errors import ArgumentError, type_name
 from functx.core.functionalization import (
     Functionalize,
     FunctionalizedProgram,
     write_to_numpy_arrays,
 )
-from functx.core.generator_state import GeneratorState, implicit_draw_error, state_table
+from functx.core.generator_state import implicit_draw_error
 from functx.core.masks import indices_where
 from functx.core.memory_layouts import (
     MemoryLocation,
@@ -222,6 +223,7 @@ def check_variables_not_aliased(args: Sequence[Any], written: Collection[int]) -
 
 def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     """The buffers that arrays among `args` share with arrays that they overlap."""
+    args = [*map(located, args)]
     arrays = {i: x for i, x in enumerate(args) if isinstance(x, np.ndarray) and x.size}
     arrays |= _placeholder_arrays(args)
     arrays = arrays_in_one_range(arrays)
@@ -231,6 +233,14 @@ def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
         groups = [g for g in groups if g not in touching]
         groups.append([*[j for g in touching for j in g], i])
     return [_shared_buffer({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
+
+
+def located(x: Any) -> Any:
+    """What lies in memory where `x` does: of a state its value, or the traced one that stands for it."""
+    if not isinstance(x, CapturedState):
+        return x
+    builder = current_builder.get()
+    return x.load() if builder is None else builder.tracer(x)
 
 
 def arrays_in_one_range(arrays: dict[int, NumPyArray]) -> dict[int, NumPyArray]:
@@ -310,7 +320,7 @@ def _shared_buffer(arrays: dict[int, NumPyArray]) -> SharedBuffer:
 def check_captures_not_aliased(
     args: Sequence[ArrayLike], captured: Sequence[Value | None], written: Collection[int]
 ) -> None:
-    """Raise ArgumentError if one of `args` that is written to shares memory with a captured array."""
+    """Raise ArgumentError if an array of `args` shares memory with a captured one, and one is written to."""
     values = [*args, *captured]
     for buffer in written_shared_buffers(values, written):
         members = [i for i, _ in buffer.members]
@@ -318,13 +328,14 @@ def check_captures_not_aliased(
             raise ArgumentError(
                 "a function that is transformed must not write to an argument that shares memory "
                 "with an array around the function; got "
-                + " and ".join([type_name(values[i]) for i in members]),
+                + " and ".join([type_name(located(values[i])) for i in members]),
                 fix="Pass that as an argument too, or a copy of one of them.",
             )
 
 
 def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) -> bool:
     """Whether two traced arguments or Variables share memory, and one of them is written to."""
+    args = [*map(located, args)]
     tracers: list[Any] = [x for x in args if isinstance(x, Tracer)]
     memories = [traced_memory(x) if type(x) is Tracer else x.memory for x in tracers]
     if len({*map(id, memories)}) == len(memories):
@@ -409,7 +420,7 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
             fix="Enter functx.autograd.no_grad() around the call of the transformed function or the "
             "loop, not only inside it, or write to a copy (x.copy()).",
         )
-    states = [i for i in new if isinstance(args[i], GeneratorState)]
+    states = [i for i in new if isinstance(args[i], CapturedState)]
     write_to_numpy_arrays(args, new)
     values = [new[i] for i in traced]
     if len(traced) > 1:
@@ -424,23 +435,30 @@ def write_back_arguments(args: Values, new: dict[int, Any]) -> None:
         write_state(args[i], new[i])
 
 
-def write_state(state: Any, words: Value) -> None:
-    """Replace the state of a generator: by an equation inside a trace, else in the generator.
+def write_state(
+    state: Any, value: Value, error: Callable[[str, object], Exception] = implicit_draw_error
+) -> None:
+    """Replace the value of a state: by an equation inside a trace, else in the state.
 
-    `state` is a `GeneratorState`, or the traced state of a generator that was made in a trace.
+    `state` is a `CapturedState`, or the traced value of one that was made in a trace. `error` makes the error
+    for a traced one whose new value the function cannot return.
     """
     builder = current_builder.get()
     if builder is not None:
         target = builder.tracer(state)
-        if not builder.returns_writes and builder.captured_value(target.atom) is not None:
-            raise implicit_draw_error(builder.owner, state)
-        Write()(target, words)
+        is_state = isinstance(state, CapturedState)
+        is_refused = not builder.returns_writes or (
+            builder.axis is not None and is_state and not state.is_for_batches
+        )
+        if is_refused and builder.captured_value(target.atom) is not None:
+            raise state.write_error(builder.owner) if is_state else error(builder.owner, state)
+        Write()(target, value)
     elif type(state) is Tracer:
         check_not_escaped(state, None)
-    elif is_variable(words) and state_table.get() is None:
-        state.store(words.compute())  # type: ignore[attr-defined]
+    elif is_variable(value) and state_table.get() is None:
+        state.store(value.compute())  # type: ignore[attr-defined]
     else:
-        state.store(words)
+        state.store(value)
 
 
 def copy_if_aliased(values: Values, args: Values) -> list[Value]:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from functx import ops
+from functx.core.captured_state import CapturedState
 from functx.core.concretization import UnknownValues, concretize
 from functx.core.errors import ConcretizationError
-from functx.core.generator_state import GeneratorState
 from functx.core.masks import select_where
 from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Literal, Program, Var, dce_equations
@@ -120,7 +120,7 @@ class VaryingValues(UnknownValues):
     def _has_input(self, builder: Builder, atom: Atom) -> bool:
         source = builder.captured_value(atom)
         is_varying = (
-            is_jax_tracer(source) or is_variable(source) or isinstance(source, GeneratorState)
+            is_jax_tracer(source) or is_variable(source) or isinstance(source, CapturedState)
         )
         return is_varying or super()._has_input(builder, atom)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.captured_state import CapturedState
 from functx.core.errors import (
     ArgumentError,
     ArgumentWriteError,
@@ -18,7 +19,6 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.generator_state import GeneratorState, implicit_draw_error
 from functx.core.masks import indices_where
 from functx.core.memory_layouts import depends_on_layouts
 from functx.core.named_axes import Axis, tracked_mesh_axes
@@ -101,20 +101,20 @@ class TracedFunction(NamedTuple):
             write_back_arguments(args, dict(zip(self.written, outs[count:], strict=True)))
         return results
 
-    def refuse_draws(self, label: str) -> None:
-        """Raise ImplicitDrawError if the function draws from a generator."""
+    def refuse_state_writes(self, label: str) -> None:
+        """Raise an error if the function draws from a generator, or writes to a `Ref` from around it."""
         own = len(self.program.inputs) - len(self.captured)
         captured = [self.captured[i - own] for i in self.written if i >= own]
-        if any([isinstance(x, GeneratorState) for x in captured]):
-            raise implicit_draw_error(label)
+        for x in captured:
+            if isinstance(x, CapturedState):
+                raise x.write_error(label)
 
     def refuse_writes(self, label: str) -> TracedFunction:
         """The call itself.
 
-        Raises ArgumentWriteError if the function writes to an argument, and ImplicitDrawError if it
-        draws from a generator.
+        Raises ArgumentWriteError if the function writes to an argument, and an error if it writes to a state.
         """
-        self.refuse_draws(label)
+        self.refuse_state_writes(label)
         if self.written:
             names = pad_input_names(self.program.in_names(), len(self.program.inputs))
             raise ArgumentWriteError(

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from functx.core.backend import backend
+from functx.core.captured_state import state_table
 from functx.core.errors import (
     GeneratorError,
     SeedTypeError,
@@ -22,7 +23,6 @@ from functx.core.generator_state import (
     StateWords,
     fresh_seed,
     pack_state,
-    state_table,
     unpack_state,
 )
 from functx.core.tracer import Tracer, current_builder, is_variable

@@ -29,6 +29,7 @@ from functx.transforms.aliasing import (
     MemoryLayout,
     argument_strides,
     capture_key,
+    check_captures_not_aliased,
     copy_if_aliased,
     trace_with_shared_captures,
     write_back_arguments,
@@ -376,6 +377,8 @@ def trace_branches(
         traced = trace_with_shared_captures(trace, memory)
     common_avals = _common_out_avals(traced, caller, branches)
     programs, captured, written = _unify_captures(traced, len(leaves))
+    if written and leaves:
+        check_captures_not_aliased(leaves, captured, written)
     cast = tuple([cast_outputs(p, common_avals) for p in programs])
     return TracedBranches(cast, captured, traced[0].out_tree, written)
 

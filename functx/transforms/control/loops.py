@@ -192,7 +192,7 @@ def _check_condition(traced: TracedFunction, cond_fun: Function) -> None:
     caller = body_name("while_loop", cond_fun)
     if traced.written:
         num_own = len(traced.program.inputs) - len(traced.captured)
-        traced.refuse_draws(f"{caller}, the condition")
+        traced.refuse_state_writes(f"{caller}, the condition")
         variable_names = closure_variable_names(cond_fun, traced.captured) or [""] * len(
             traced.captured
         )
