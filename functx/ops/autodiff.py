@@ -28,7 +28,7 @@ from functx.core.typing import (
     Tangent,
     Value,
 )
-from functx.ops.families import Linear, MovesElements
+from functx.ops.families import Linear, MovesElements, TransposedByVJP
 from functx.ops.operands import batch_size
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def checkpoint_name(x: PyTreeOrKeys, name: str) -> PyTree:
 TRANSPOSED_KIND = {"argument": "sum", "result": "share", "sum": "sum", "share": "share"}
 
 
-class DerivativeBoundary(Primitive):
+class DerivativeBoundary(TransposedByVJP):
     """`x`, an argument or a result of a differentiated function, or the cotangent of one.
 
     `axes` are names with lengths. `like` may be replicated along some of them, which is known only
@@ -261,9 +261,6 @@ class DerivativeBoundary(Primitive):
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
     ) -> Cotangents:
         return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, args[1]), None
-
-    def transpose(self, ct: Value, x: Value, like: Value) -> Cotangents:
-        return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, like), None
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         (x, like), (dim, _) = args, dims

@@ -12,14 +12,14 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.primitive import View, is_linear_input, operand_aval
+from functx.core.primitive import View, operand_aval
 from functx.core.program import Atom
 from functx.core.samples import EXACT, f32, sample
 from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value, Values
-from functx.ops.families import Linear, MovesElements
+from functx.ops.families import Linear, MovesElements, TransposedByVJP
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Concatenate(MovesElements, Linear):
+class Concatenate(TransposedByVJP, MovesElements, Linear):
     """The operands concatenated along `axis`."""
 
     axis: int
@@ -78,14 +78,6 @@ class Concatenate(MovesElements, Linear):
         )
         return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
 
-    def transpose(self, ct: Value, *args: Value) -> Sequence[Cotangent]:
-        return self.operand_slices(ct, args, [is_linear_input(x) for x in args])
-
-    def vjp(
-        self, ct: Value, out: Value, args: Values, active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
-        return self.operand_slices(ct, args, active)
-
     def tangent_mask(self, masks: Sequence[Mask | bool], args: Values) -> Mask:
         if all([mask is None for mask in masks]):
             return None
@@ -96,20 +88,21 @@ class Concatenate(MovesElements, Linear):
     def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         if mask is None or not mask.shape:
             return [mask] * len(args)
-        return self.operand_slices(mask, args, [True] * len(args))
+        return self.vjp(mask, None, args, [True] * len(args))
 
-    def operand_slices(self, ct: Value, args: Values, needed: Sequence[bool]) -> list[Cotangent]:
-        """The slice of `ct` for each operand that needs one, None for the others."""
+    def vjp(
+        self, ct: Value, out: Value | None, args: Values, active: Sequence[bool]
+    ) -> list[Cotangent]:
         if len(args) == 1:
             return [ct]
         sizes = tuple([x.shape[self.axis] for x in args])
-        if all(needed):
+        if all(active):
             return Split(sizes, self.axis)(ct)  # type: ignore[no-any-return]
         parts: list[Cotangent] = []
         end = 0
-        for size, is_needed in zip(sizes, needed, strict=True):
+        for size, is_active in zip(sizes, active, strict=True):
             start, end = end, end + size
-            parts.append(ops.slice_in_dim(ct, start, end, axis=self.axis) if is_needed else None)
+            parts.append(ops.slice_in_dim(ct, start, end, axis=self.axis) if is_active else None)
         return parts
 
     def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
@@ -193,7 +186,7 @@ class Split(MovesElements, Linear, View):
         return parts
 
 
-class Pad(MovesElements, Linear):
+class Pad(TransposedByVJP, MovesElements, Linear):
     """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
 
     `interior` elements go between neighbours; then a negative `low` or `high` removes elements.
@@ -244,22 +237,14 @@ class Pad(MovesElements, Linear):
         ]
         return out[tuple(kept)]
 
-    def transpose(self, ct: Value, x: Value, value: Value) -> Sequence[Cotangent]:
-        return self.operand_cotangents(ct, x, is_linear_input(x), is_linear_input(value))
-
-    def vjp(
-        self, ct: Value, out: Value, args: Values, active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
-        return self.operand_cotangents(ct, args[0], *active)
-
-    def operand_cotangents(
-        self, ct: Value, x: Value, to_x: bool, to_value: bool
-    ) -> tuple[Cotangent, Cotangent]:
-        return (self.unpad(ct, x) if to_x else None), (
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> list[Cotangent]:
+        x = args[0]
+        return [
+            self.unpad(ct, x) if active[0] else None,
             ops.reduce_sum(ops.select(self.padding_mask(x), ct, ops.zeros_like(ct)))
-            if to_value
-            else None
-        )
+            if active[1]
+            else None,
+        ]
 
     def tangent_mask(self, masks: Sequence[Mask | bool], args: Values) -> Mask:
         mask, filled = masks

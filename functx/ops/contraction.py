@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -17,7 +16,6 @@ from jax.lax import Precision as Precision
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Atom
 from functx.core.samples import c64, f32, sample
 from functx.core.strides import MemoryOrder
@@ -39,11 +37,10 @@ from functx.core.typing import (
     DTypeLike,
     IRValue,
     NumPyArray,
-    Tangent,
     Value,
     Values,
 )
-from functx.ops.families import Linear, check_same_dtype
+from functx.ops.families import Bilinear, Linear, check_same_dtype
 from functx.ops.operands import (
     Dims,
     Simplified,
@@ -57,11 +54,9 @@ from functx.ops.operands import (
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
-    from functx.transforms.coefficients import Series
-    from functx.transforms.series import SeriesEvaluator
 
 
-class DotGeneral(Primitive):
+class DotGeneral(Bilinear):
     """The sum of products over `contracting_dims`, for each index of `batch_dims`.
 
     Both hold dimensions of the left and of the right operand. The result has the batch dimensions, then
@@ -118,32 +113,12 @@ class DotGeneral(Primitive):
                 sides.append(side.reshape((*side.shape[:lead], *ones, *side.shape[lead:])))
         return sets.union(*sides)
 
-    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        (x, y), (dx, dy) = primals, tangents
-        terms = [self(dx, y)] if dx is not None else []
-        terms += [self(x, dy)] if dy is not None else []
-        return self(x, y), reduce(ops.add, terms)
-
-    def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
-        return evaluator.product(self, x, y)
-
-    def transpose(self, ct: Value, x: Value, y: Value) -> Cotangents:
-        if is_linear_input(x):
-            return self._lhs_cotangent(ct, x, y), None
-        return None, self._rhs_cotangent(ct, x, y)
-
-    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
-        x, y = args
-        return self._lhs_cotangent(ct, x, y) if active[0] else None, (
-            self._rhs_cotangent(ct, x, y) if active[1] else None
-        )
-
-    def _lhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:
-        """The cotangent of x: ct contracted with y over the dimensions that only y has."""
+    def lhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:
+        # ct contracted with y over the dimensions that only y has.
         return self._operand_cotangent(ct, x, y, tuple(range(ct.ndim)))
 
-    def _rhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:
-        """The cotangent of y: that of the left operand of the product with exchanged operands."""
+    def rhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:
+        # That of the left operand of the product with exchanged operands.
         (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         flipped = self._with_dims((yc, xc), (yb, xb))
         nb, nx = len(xb), x.ndim - len(xc) - len(xb)

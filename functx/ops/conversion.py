@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import View, is_linear_input
+from functx.core.primitive import View
 from functx.core.program import Atom
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u8
 from functx.core.strides import MemoryOrder
@@ -46,6 +46,7 @@ from functx.core.typing import (
 from functx.ops.families import (
     Binary,
     Linear,
+    TransposedByVJP,
     Unary,
     broadcast_scalar,
     unary_function,
@@ -350,7 +351,7 @@ def round(x: ArrayLike, rounding_method: object = RoundingMethod.AWAY_FROM_ZERO)
     return Round(name == "TO_NEAREST_EVEN")(x)
 
 
-class Complex(Binary):
+class Complex(TransposedByVJP, Binary):
     """re + i im, of floats of 32 or 64 bits."""
 
     accepts = "f"
@@ -370,15 +371,7 @@ class Complex(Binary):
         parts = [0.0 if t is None else t for t in tangents]
         return out, broadcast_scalar(complex(*parts), out.shape)
 
-    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
-        return self._operand_cotangents(ct, args, active)
-
-    def transpose(self, ct: Value, re: Value, im: Value) -> Cotangents:
-        return self._operand_cotangents(ct, (re, im), (is_linear_input(re), is_linear_input(im)))
-
-    def _operand_cotangents(
-        self, ct: Value, args: Values, active: Sequence[bool]
-    ) -> list[Cotangent]:
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> list[Cotangent]:
         # re(ct * (re + i im)) = real(ct) re - imag(ct) im
         re, im = args
         return [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,20 +14,17 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import Primitive, is_linear_input
 from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype, is_complex
-from functx.core.typing import ArrayLike, Cotangent, Dim, DTypeLike, IRValue, Tangent, Value, Values
+from functx.core.typing import ArrayLike, Dim, DTypeLike, IRValue, Value, Values
 from functx.ops.contraction import PrecisionLike
-from functx.ops.families import check_same_dtype
+from functx.ops.families import Bilinear, check_same_dtype
 from functx.ops.operands import Dims, as_bool, as_int, as_ints, canonical_shape, cast_like
 from functx.ops.windows import Pairs, Window
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
-    from functx.transforms.coefficients import Series
-    from functx.transforms.series import SeriesEvaluator
 
 DimSpec = Dims
 """The dimensions of an array in the order of their roles: two leading ones, then space."""
@@ -53,7 +49,7 @@ class GroupCounts(NamedTuple):
     batch: int = 1
 
 
-class Convolution(Primitive):
+class Convolution(Bilinear):
     """The sums of products of a kernel with the windows of an array.
 
     The kernel is not flipped. Each group of channels, or of the batch, is multiplied by its group of
@@ -146,30 +142,8 @@ class Convolution(Primitive):
         out = sets.union(by_window, by_channel)
         return out if out is None else np.transpose(out, np.argsort(self.layouts.out))
 
-    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        (x, k), (dx, dk) = primals, tangents
-        terms = [self(dx, k)] if dx is not None else []
-        terms += [self(x, dk)] if dk is not None else []
-        return self(x, k), reduce(ops.add, terms)
-
-    def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
-        return evaluator.product(self, x, y)
-
-    def transpose(self, ct: Value, x: Value, k: Value) -> Sequence[Cotangent]:
-        if is_linear_input(x):
-            return self.lhs_cotangent(ct, x, k), None
-        return None, self.rhs_cotangent(ct, x, k)
-
-    def vjp(
-        self, ct: Value, out: Value, args: Values, active: Sequence[bool]
-    ) -> Sequence[Cotangent]:
-        x, k = args
-        return self.lhs_cotangent(ct, x, k) if active[0] else None, (
-            self.rhs_cotangent(ct, x, k) if active[1] else None
-        )
-
     def lhs_cotangent(self, ct: Value, x: Value, k: Value) -> Value:
-        """The cotangent of the array: ct, dilated by the strides, convolved with the flipped kernel."""
+        # ct, dilated by the strides, convolved with the flipped kernel.
         window, layouts, (channels, batch) = self.window, self.layouts, self.groups
         if 0 in ct.shape:
             return ops.zeros_like(x)

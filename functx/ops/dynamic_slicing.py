@@ -17,7 +17,6 @@ from functx.core.primitive import (
     ReadsPart,
     UpdatesInPlace,
     View,
-    is_linear_input,
     operand_aval,
 )
 from functx.core.program import Atom, Literal
@@ -25,7 +24,7 @@ from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray, canonical_dtype, is_integer, kind
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
-from functx.ops.families import MovesElements
+from functx.ops.families import MovesElements, TransposedByVJP
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class DynamicSlice(ReadsPart, View):
+class DynamicSlice(TransposedByVJP, ReadsPart, View):
     """The part of `x` of shape `sizes` that begins at scalar indices, the other operands.
 
     Start indices are clamped so that the part fits.
@@ -74,14 +73,12 @@ class DynamicSlice(ReadsPart, View):
         x, *indices = primals
         return self(x, *indices), self(tangents[0], *indices)
 
-    def transpose(self, ct: Value, x: Value | LinearInput, *indices: Value) -> Cotangents:
-        into = DynamicUpdateSlice()(ops.zeros_like(x), ct, *indices)
-        return (into, *[None] * len(indices))
-
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
     ) -> Cotangents:
-        return self.transpose(ct, *args)
+        x, *indices = args
+        into = DynamicUpdateSlice()(ops.zeros_like(x), ct, *indices)
+        return (into, *[None] * len(indices))
 
     def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         mask, (_, *indices) = masks[0], args
@@ -154,7 +151,7 @@ def known_part(
     return tuple(slices), unknown
 
 
-class DynamicUpdateSlice(UpdatesInPlace):
+class DynamicUpdateSlice(TransposedByVJP, UpdatesInPlace):
     """`x` with the part that begins at scalar indices, the other operands, replaced by `update`.
 
     Start indices are clamped so that the update fits.
@@ -197,10 +194,6 @@ class DynamicUpdateSlice(UpdatesInPlace):
         dx = ops.zeros_like(x) if dx is None else dx
         dupdate = ops.zeros_like(update) if dupdate is None else dupdate
         return self(*primals), self(dx, dupdate, *indices)
-
-    def transpose(self, ct: Value, x: Value, update: Value, *indices: Value) -> Cotangents:
-        linear = [is_linear_input(x), is_linear_input(update)]
-        return self.vjp(ct, None, (x, update, *indices), linear)
 
     def vjp(
         self, ct: Value, out: Value | None, args: Sequence[Value], active: Sequence[bool]
@@ -264,7 +257,7 @@ class DynamicUpdateSlice(UpdatesInPlace):
         return stablehlo.dynamic_update_slice(x, update, starts)
 
 
-class ReadBeforeWrite(MovesElements):
+class ReadBeforeWrite(TransposedByVJP, MovesElements):
     """`x`, read from a larger array, and zeros to write over it, ordered after the read.
 
     XLA may read a part again for each use. If the array has been updated by then, XLA copies the whole
@@ -284,9 +277,6 @@ class ReadBeforeWrite(MovesElements):
     ) -> tuple[Sequence[Value], Sequence[Tangent]]:
         tangent, _ = self(*tangents)
         return self(*primals), [tangent, None]
-
-    def transpose(self, cts: Cotangents, x: Value) -> Cotangents:
-        return (cts[0],)
 
     def vjp(
         self, cts: Cotangents, outs: Sequence[Value], args: Sequence[Value], active: Sequence[bool]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, KeysView, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from functools import reduce
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, is_inexact, kind
 from functx.core.typing import ArrayLike, Cotangent, Function, Mask, Tangent, Value, Values
 from functx.ops.operands import batch_size, literal, promote_scalars
+
+if TYPE_CHECKING:
+    from functx.transforms.coefficients import Series
+    from functx.transforms.series import SeriesEvaluator
 
 
 class Elementwise(Primitive, abstract=True):
@@ -215,6 +220,47 @@ class Linear(Primitive, abstract=True):
         if mask is None or not self.is_element_mapping or not mask.shape:
             return [mask if self.is_element_mapping else None] * len(args)
         return self.transpose(mask, LinearInput(operand_aval(args[0]).update(dtype=ops.BOOL)))
+
+
+class TransposedByVJP(Primitive, abstract=True):
+    """An operation whose `vjp` reads neither the output nor the operands that it is linear in.
+
+    That rule is its `transpose` too, with these operands as the active ones.
+    """
+
+    vjp: ClassVar[Callable[..., Any]]
+
+    @rule
+    def transpose(self, ct: Any, *args: Value) -> Sequence[Cotangent]:
+        return self.vjp(ct, None, args, [is_linear_input(x) for x in args])
+
+
+class Bilinear(TransposedByVJP, abstract=True):
+    """A product of two operands, linear in each of them."""
+
+    def lhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:
+        """The cotangent of the first operand `x`, of which only the type is read."""
+        raise NotImplementedError
+
+    def rhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:
+        """The cotangent of the second operand `y`, of which only the type is read."""
+        raise NotImplementedError
+
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
+        (x, y), (dx, dy) = primals, tangents
+        terms = [self(dx, y)] if dx is not None else []
+        terms += [self(x, dy)] if dy is not None else []
+        return self(x, y), reduce(ops.add, terms)
+
+    def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> list[Cotangent]:
+        x, y = args
+        return [
+            self.lhs_cotangent(ct, x, y) if active[0] else None,
+            self.rhs_cotangent(ct, x, y) if active[1] else None,
+        ]
+
+    def jet(self, evaluator: SeriesEvaluator, x: Series, y: Series) -> Series:
+        return evaluator.product(self, x, y)
 
 
 class MovesElements(Primitive, abstract=True):

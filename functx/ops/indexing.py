@@ -21,6 +21,7 @@ from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, is_inexact, is_integer, kind
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, NumPyArray, Tangent, Value
 from functx.ops.arithmetic import BOOL
+from functx.ops.families import TransposedByVJP
 from functx.ops.operands import Dims, literal, shift_dims, tuple_delete
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _increasing(dims: Dims) -> bool:
     return all(a < b for a, b in pairwise(dims))
 
 
-class Gather(GatherScatter, ReadsPart):
+class Gather(TransposedByVJP, GatherScatter, ReadsPart):
     """Windows of `slice_sizes` of the operand, one for each index vector.
 
     In memory they lie in row-major order ("C"), or as NumPy has them after x[indices] ("K"): one after
@@ -331,13 +332,10 @@ class Gather(GatherScatter, ReadsPart):
         (x, indices), (dx, _) = primals, tangents
         return self(x, indices), None if dx is None else self.replace(fill_value=0)(dx, indices)
 
-    def transpose(self, ct: Value, x: Value, indices: Value) -> Cotangents:
-        return self.add_to_cotangent(ops.zeros_like(x), ct, (x, indices)), None
-
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
     ) -> Cotangents:
-        return self.transpose(ct, *args)
+        return self.add_to_cotangent(ops.zeros_like(args[0]), ct, args), None
 
     def tangent_mask(self, masks: Sequence[Mask], args: Sequence[Value]) -> Mask:
         (mask, _) = masks
@@ -529,7 +527,7 @@ class Embedding(Primitive):
         return ops.select(self.is_padding(indices, rows.shape), 0.0, rows)
 
 
-class EmbeddingBackward(Primitive):
+class EmbeddingBackward(TransposedByVJP):
     """For each of `rows` indices, the sum of the rows of a cotangent whose entry of `indices` is it."""
 
     rows: int
@@ -563,9 +561,6 @@ class EmbeddingBackward(Primitive):
         embedding = Embedding(self.padding)
         indices = args[1]
         return embedding.zero_padding_rows(indices, embedding.gather_rows(indices, ct)), None
-
-    def transpose(self, ct: Value, given: Value, indices: Value) -> Cotangents:
-        return self.vjp(ct, None, (given, indices), (True, False))
 
 
 def row_gather(indices: Value, weight: Value) -> Gather:

@@ -25,7 +25,7 @@ from functx.core.types import (
     threefry_partitionable,
 )
 from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value, Values
-from functx.ops.families import check_same_dtype
+from functx.ops.families import TransposedByVJP, check_same_dtype
 from functx.ops.operands import check_parameter_shapes, literal
 from functx.ops.philox import UINT32
 from functx.ops.threefry import check_key, draw, random_bits, random_fold_in, random_split
@@ -337,7 +337,7 @@ def random_uniform(
     return draw(RandomUniformBetween(shape), key, low, high)
 
 
-class Dropout(Primitive):
+class Dropout(TransposedByVJP):
     """`x / (1 - rate)` with probability 1 - rate, independently for each element, else 0.
 
     It is linear in `x`. A derivative draws the same mask again from the key, without residuals.
@@ -379,6 +379,3 @@ class Dropout(Primitive):
         self, ct: Value, out: Value, args: Values, active: Sequence[bool]
     ) -> Sequence[Cotangent]:
         return self(ct, args[1]), None
-
-    def transpose(self, ct: Value, x: Value, key: Value) -> Sequence[Cotangent]:
-        return self(ct, key), None

@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import UpdatesInPlace, is_linear_input
+from functx.core.primitive import UpdatesInPlace
 from functx.core.program import Literal
 from functx.core.samples import EXACT, Rounding, Sample, f32, i32, sample
 from functx.core.tracing import trace_closed
@@ -30,7 +30,7 @@ from functx.core.typing import (
     Value,
     Values,
 )
-from functx.ops.families import check_same_dtype, combine_masks
+from functx.ops.families import TransposedByVJP, check_same_dtype, combine_masks
 from functx.ops.indexing import (
     GatherScatter,
     ScatterDimensionNumbers,
@@ -223,7 +223,7 @@ class Scatter(GatherScatter, UpdatesInPlace, abstract=True):
         return out if dtype == x_aval.dtype else ctx.convert(out, x_wide, x_aval)
 
 
-class ScatterAdd(Scatter):
+class ScatterAdd(TransposedByVJP, Scatter):
     """The operand with the updates added to it, each at its index."""
 
     rounding = Rounding(is_componentwise=True)
@@ -245,16 +245,10 @@ class ScatterAdd(Scatter):
             return self(*primals), dx
         return self(*primals), self(ops.zeros_like(x) if dx is None else dx, indices, du)
 
-    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Cotangents:
-        return (
-            ct if is_linear_input(x) else None,
-            None,
-            self.gather_written(ct, indices, updates) if is_linear_input(updates) else None,
-        )
-
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         _, indices, updates = args
-        return ct, None, self.gather_written(ct, indices, updates) if active[2] else None
+        written = self.gather_written(ct, indices, updates) if active[2] else None
+        return ct if active[0] else None, None, written
 
     def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         return [mask, None, self.update_mask(mask, *args)]
@@ -466,7 +460,7 @@ def _exclusive_segment_products(updates: Value, targets: Value) -> Value:
     return products
 
 
-class ScatterSet(Scatter):
+class ScatterSet(TransposedByVJP, Scatter):
     """The operand with elements replaced by the updates; the last update of an element stays."""
 
     rounding = EXACT
@@ -521,15 +515,6 @@ class ScatterSet(Scatter):
         dx = ops.zeros_like(x) if dx is None else dx
         du = ops.zeros_like(updates) if du is None else du
         return self(*primals), self(dx, indices, du)
-
-    def transpose(self, ct: Value, x: Value, indices: Value, updates: Value) -> Cotangents:
-        return (
-            self.operand_cotangent(ct, indices, ops.zeros_like(updates))
-            if is_linear_input(x)
-            else None,
-            None,
-            self.update_cotangent(ct, indices, updates) if is_linear_input(updates) else None,
-        )
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         _, indices, updates = args

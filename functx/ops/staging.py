@@ -14,17 +14,17 @@ from functx.core import tree
 from functx.core.effects import Effect, Effects
 from functx.core.errors import ArgumentError
 from functx.core.masks import indices_where, scatter_where
-from functx.core.primitive import Primitive, is_linear_input
+from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Cotangents, Dim, IRValue, NumPyArray, PyTree, Tangents, Values
-from functx.ops.families import Constant, MovesElements
+from functx.ops.families import Constant, MovesElements, TransposedByVJP
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class OptimizationBarrier(MovesElements):
+class OptimizationBarrier(TransposedByVJP, MovesElements):
     """The operands, which the compiler computes all before any use, and merges with nothing beyond."""
 
     multiple_results = True
@@ -38,16 +38,12 @@ class OptimizationBarrier(MovesElements):
     def jvp(self, primals: Values, tangents: Tangents) -> tuple[Values, Tangents]:
         return self(*primals), self._behind_barrier(tangents)
 
-    def transpose(self, cts: Cotangents, *args: object) -> Cotangents:
-        linear = [is_linear_input(x) for x in args]
-        return self._behind_barrier(
-            [ct if on else None for ct, on in zip(cts, linear, strict=True)]
-        )
-
     def vjp(
         self, cts: Cotangents, outs: Values, args: Values, active: Sequence[bool]
     ) -> Cotangents:
-        return self._behind_barrier(cts)
+        return self._behind_barrier(
+            [ct if on else None for ct, on in zip(cts, active, strict=True)]
+        )
 
     def _behind_barrier(self, values: Tangents) -> Tangents:
         """The tangents or cotangents that are not None, behind a barrier of their own."""

@@ -71,6 +71,7 @@ from functx.core.typing import (
     Values,
 )
 from functx.ops.collectives import AxisIndex
+from functx.ops.families import TransposedByVJP
 from functx.ops.operands import batch_size, literal
 from functx.ops.philox import Draw, SelectState
 from functx.transforms.control.scan import Scan
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
 MASK_AVAL = bool_[()]
 
 
-class MaskedOperand(Primitive):
+class MaskedOperand(TransposedByVJP):
     """The operand `x` of a computation that counts only if `mask` holds.
 
     No derivative passes where `mask` does not hold. With `borrow_active`, inactive elements of a
@@ -120,9 +121,6 @@ class MaskedOperand(Primitive):
 
     def vjp(self, ct: Value, out: Value, args: Values, active: Flags) -> Cotangents:
         return None, zero_inactive(args[0], ct)
-
-    def transpose(self, ct: Value, mask: Value, x: Value) -> Cotangents:
-        return None, zero_inactive(mask, ct)
 
     def batch(self, args: Values, dims: Dims) -> tuple[Value, Dim]:
         (mask, x), (mask_dim, dim) = args, dims
