@@ -317,7 +317,9 @@ class TestRef:
         ref[...] = 3.0
         assert scale(jnp.ones(2)).tolist() == [3, 3]
         for f in (ref.addupdate, jax.jit(ref.addupdate)):
-            with pytest.raises(errors.CapturedWriteError, match="must not write to a `Ref` from around"):
+            with pytest.raises(
+                errors.CapturedWriteError, match="must not write to a `Ref` from around"
+            ):
                 jax.vmap(f)(jnp.ones(2))
         with pytest.raises(errors.ArgumentError, match="JAX traces must not use a `Ref`"):
             jax_itself.jit(lambda: jnp.sin(ref[...]))()
