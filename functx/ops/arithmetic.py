@@ -33,6 +33,7 @@ from functx.ops.families import (
     binary_function,
     check_same_dtype,
     elementwise_shape,
+    lower_to,
     unary_function,
 )
 from functx.ops.operands import (
@@ -76,8 +77,7 @@ class Neg(Unary):
         inner = context.defining_equation(x, Neg)
         return None if inner is None else inner.inputs[0]
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.negate(x)
+    lower = lower_to(stablehlo.negate)
 
 
 class Add(Binary):
@@ -128,8 +128,7 @@ class Sub(Binary):
             return x
         return literal(0, x.aval.dtype) if x is y and has_exact_arithmetic(x) else None
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.subtract(x, y)
+    lower = lower_to(stablehlo.subtract)
 
 
 class Mul(Binary):
@@ -187,8 +186,7 @@ class Div(Binary):
     def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         return x if is_literal_equal(y, 1) else None
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.divide(x, y)
+    lower = lower_to(stablehlo.divide)
 
 
 class Sign(Unary):
@@ -307,8 +305,7 @@ class Rem(Binary):
         # x = out + y * n for the integer n, the quotient rounded towards zero
         return t if i == 0 else neg(mul(t, ops.round(div(sub(x, out), y))))
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.remainder(x, y)
+    lower = lower_to(stablehlo.remainder)
 
 
 class _BinaryExtremum(Binary, abstract=True):
@@ -626,8 +623,7 @@ class NextAfter(Binary):
     def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
         return t if i == 0 else ops.zeros_like(t)
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return chlo.next_after(x, y)
+    lower = lower_to(chlo.next_after)
 
 
 def _integer_power(x: Value, y: Value) -> Value:

@@ -28,7 +28,7 @@ from functx.core.typing import (
     Tangent,
     Value,
 )
-from functx.ops.families import Linear, MovesElements, TransposedByVJP
+from functx.ops.families import Linear, MapsLastDims, MovesElements, TransposedByVJP
 from functx.ops.operands import batch_size
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Detach(View):
         return x
 
 
-class WithValue(Primitive):
+class WithValue(MapsLastDims):
     """The value `new` with the derivative of `x`: an array after a write that no derivative sees."""
 
     memory_order = MemoryOrder.OPERANDS
@@ -153,9 +153,6 @@ class WithValue(Primitive):
 
     def cotangent_masks(self, mask: Mask, args: Sequence[Value]) -> Sequence[Mask]:
         return mask, None
-
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        return self(*ops.batch_dims_at(args, dims)), 0
 
     def simplify(self, context: RewriteContext, x: Atom, new: Atom) -> Simplified:
         return new

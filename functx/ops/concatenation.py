@@ -19,7 +19,7 @@ from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Cotangent, Dim, IRValue, Mask, NumPyArray, Value, Values
-from functx.ops.families import Linear, MovesElements, TransposedByVJP
+from functx.ops.families import Linear, MovesElements, ShiftsAxis, TransposedByVJP
 from functx.ops.operands import (
     RewriteContext,
     Simplified,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Concatenate(TransposedByVJP, MovesElements, Linear):
+class Concatenate(ShiftsAxis, TransposedByVJP, MovesElements, Linear):
     """The operands concatenated along `axis`."""
 
     axis: int
@@ -105,11 +105,6 @@ class Concatenate(TransposedByVJP, MovesElements, Linear):
             parts.append(ops.slice_in_dim(ct, start, end, axis=self.axis) if is_active else None)
         return parts
 
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        dim = next(d for d in dims if d is not None)
-        args = ops.batch_dims_at(args, dims, dim)
-        return Concatenate(self.axis + (self.axis >= dim))(*args), dim
-
     def simplify(self, context: RewriteContext, *operands: Atom) -> Simplified:
         nonempty = [x for x in operands if x.aval.shape[self.axis]]
         if len(nonempty) == 1:
@@ -123,7 +118,7 @@ class Concatenate(TransposedByVJP, MovesElements, Linear):
         return stablehlo.concatenate(operands, self.axis)
 
 
-class Split(MovesElements, Linear, View):
+class Split(ShiftsAxis, MovesElements, Linear, View):
     """`x` in consecutive pieces of lengths `sizes` along `axis`."""
 
     sizes: tuple[int, ...]
@@ -150,11 +145,6 @@ class Split(MovesElements, Linear, View):
             for ct, size in zip(cts, self.sizes, strict=True)
         ]
         return (concatenate(parts, self.axis),)
-
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Values, Sequence[Dim]]:
-        (x,), (dim,) = args, dims
-        outs = Split(self.sizes, self.axis + (self.axis >= dim))(x)
-        return outs, [dim] * len(outs)
 
     def scatter_into_base(self, part: Value, index: Value | int, x: Value) -> Value:
         if not part.size:

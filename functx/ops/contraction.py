@@ -40,7 +40,7 @@ from functx.core.typing import (
     Value,
     Values,
 )
-from functx.ops.families import Bilinear, Linear, check_same_dtype
+from functx.ops.families import Bilinear, Linear, MapsLastDims, check_same_dtype
 from functx.ops.operands import (
     Dims,
     Simplified,
@@ -368,7 +368,7 @@ def _precision_name(precision: PrecisionLike) -> str:
 _MAX_XLA_NDIM = 3
 
 
-class Fft(Linear):
+class Fft(MapsLastDims, Linear):
     """The discrete Fourier transform over the last `ndim` dimensions, or its inverse."""
 
     ndim: int = 1
@@ -394,9 +394,6 @@ class Fft(Linear):
         # The matrix of the transform is symmetric.
         return (self(ct),)
 
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
-        return self(ops.moveaxis(args[0], dims[0], 0)), 0
-
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return (np.fft.ifftn if self.inverse else np.fft.fftn)(x, axes=range(-self.ndim, 0))
 
@@ -406,7 +403,7 @@ class Fft(Linear):
         return ctx.via_jax(lambda v: separable_fft(v, kind, lengths), x)
 
 
-class RealFft(Linear):
+class RealFft(MapsLastDims, Linear):
     """The transform of real values over the last `ndim` dimensions, without its redundant half.
 
     The last dimension, of length n, becomes n // 2 + 1: the other terms are conjugates of these.
@@ -438,9 +435,6 @@ class RealFft(Linear):
         weighted = _scale_terms(ops.conj(ct), lengths[-1], size, size / 2)
         return (InverseRealFft(lengths)(weighted),)
 
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
-        return self(ops.moveaxis(args[0], dims[0], 0)), 0
-
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.fft.rfftn(x, axes=range(-self.ndim, 0))
 
@@ -449,7 +443,7 @@ class RealFft(Linear):
         return ctx.via_jax(lambda v: separable_fft(v, FftType.RFFT, lengths), x)
 
 
-class InverseRealFft(Linear):
+class InverseRealFft(MapsLastDims, Linear):
     """The real values of shape `lengths`, over the last dimensions, whose `real_fft` is the operand.
 
     The imaginary parts of terms that are their own conjugates are ignored.
@@ -484,9 +478,6 @@ class InverseRealFft(Linear):
         out = ops.conj(RealFft(len(self.lengths))(ct))
         size = math.prod(self.lengths)
         return (_scale_terms(out, self.lengths[-1], 1 / size, 2 / size),)
-
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
-        return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.fft.irfftn(x, self.lengths, axes=range(-len(self.lengths), 0))

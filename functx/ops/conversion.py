@@ -46,9 +46,11 @@ from functx.core.typing import (
 from functx.ops.families import (
     Binary,
     Linear,
+    MapsLastDims,
     TransposedByVJP,
     Unary,
     broadcast_scalar,
+    lower_to,
     unary_function,
     unbroadcast_scalar,
 )
@@ -146,7 +148,7 @@ def holds_exactly(wide: DType, dtype: DType) -> bool:
     return bool(target_integers.min <= integers.min and integers.max <= target_integers.max)
 
 
-class BitcastConvertType(View):
+class BitcastConvertType(MapsLastDims, View):
     """The bits of `x` as numbers of `dtype`.
 
     A narrower dtype adds a last dimension for the parts of each element. A wider one removes the last
@@ -194,10 +196,6 @@ class BitcastConvertType(View):
             *leading, last = strides
             return None if last != 1 else tuple([n * old // new for n in leading])
         return strides if old == new else (*[n * old // new for n in strides], 1)
-
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
-        x = ops.moveaxis(args[0], dims[0], 0)
-        return self(x), 0
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         source, (target,) = ctx.avals_in[0], ctx.avals_out
@@ -282,8 +280,7 @@ class Floor(Unary):
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.floor(x)
+    lower = lower_to(stablehlo.floor)
 
 
 class Ceil(Unary):
@@ -295,8 +292,7 @@ class Ceil(Unary):
     rounding = EXACT
     samples = (sample(f32[3, 4]),)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.ceil(x)
+    lower = lower_to(stablehlo.ceil)
 
 
 class Round(Unary):
@@ -330,8 +326,7 @@ class IsFinite(Unary):
     def out_dtype(self, dtype: DType) -> DType:
         return ops.BOOL
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.is_finite(x)
+    lower = lower_to(stablehlo.is_finite)
 
 
 class RoundingMethod(Enum):
@@ -379,8 +374,7 @@ class Complex(TransposedByVJP, Binary):
             unbroadcast_scalar(ops.neg(imag(ct)), im) if active[1] else None,
         ]
 
-    def lower(self, ctx: LoweringContext, re: IRValue, im: IRValue) -> IRValue:
-        return stablehlo.complex(re, im)
+    lower = lower_to(stablehlo.complex)
 
 
 class _ComplexPart(Unary, View, abstract=True):
@@ -423,8 +417,7 @@ class Real(_ComplexPart):
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return x.real
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.real(x)
+    lower = lower_to(stablehlo.real)
 
 
 class Imag(_ComplexPart):
@@ -451,8 +444,7 @@ class Imag(_ComplexPart):
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return x.imag
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.imag(x)
+    lower = lower_to(stablehlo.imag)
 
 
 class Conj(Unary):

@@ -13,21 +13,20 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import Primitive
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample
 from functx.core.strides import MemoryOrder
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Mask, Tangent, Value, Values
+from functx.core.typing import ArrayLike, Cotangents, IRValue, Mask, Tangent, Value, Values
 from functx.ops.arithmetic import complex_max, complex_min
-from functx.ops.families import Linear, align_batch_dims, check_same_dtype
+from functx.ops.families import Linear, ShiftsAxis, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Cumulative(Primitive, abstract=True):
+class Cumulative(ShiftsAxis, abstract=True):
     """The combination along `axis` of each element and all before it; if `reverse`, all after it."""
 
     axis: int
@@ -51,10 +50,6 @@ class Cumulative(Primitive, abstract=True):
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axis, x.ndim)
         return x
-
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
-        (x,), (dim,) = args, dims
-        return type(self)(self.axis + (self.axis >= dim), self.reverse)(x), dim
 
     def scan(
         self,
@@ -237,7 +232,7 @@ class CumLogSumExp(Cumulative):
         return ops.convert_element_type(out, x.dtype) if upcast is not x else out
 
 
-class LinearRecurrence(Primitive):
+class LinearRecurrence(ShiftsAxis):
     """The y with y[i] = factor[i] * y[i - 1] + x[i] along `axis`, y[-1] being 0.
 
     If `reverse`, y[i] comes from y[i + 1]. A boolean factor is 0 where false and 1 where true.
@@ -288,10 +283,6 @@ class LinearRecurrence(Primitive):
         """The cotangent of x: the recurrence in the other direction."""
         reverse = not self.reverse
         return LinearRecurrence(self.axis, reverse)(shift_along(factor, self.axis, reverse, 0), ct)
-
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        (factor, x), dim = align_batch_dims(args, dims)
-        return LinearRecurrence(self.axis + (self.axis >= dim), self.reverse)(factor, x), dim
 
     def lower(self, ctx: LoweringContext, factor: IRValue, x: IRValue) -> IRValue:
         return ctx.via_jax(self.as_jax, factor, x)

@@ -19,10 +19,20 @@ from functx.core.strides import MemoryOrder
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, is_inexact, kind
-from functx.core.typing import ArrayLike, Cotangent, Function, Mask, Tangent, Value, Values
+from functx.core.typing import (
+    ArrayLike,
+    Cotangent,
+    Function,
+    IRValue,
+    Mask,
+    Tangent,
+    Value,
+    Values,
+)
 from functx.ops.operands import batch_size, literal, promote_scalars
 
 if TYPE_CHECKING:
+    from functx.lowering.stablehlo_emitter import LoweringContext
     from functx.transforms.coefficients import Series
     from functx.transforms.series import SeriesEvaluator
 
@@ -279,10 +289,37 @@ class MovesElements(Primitive, abstract=True):
         return backend.evaluate_eagerly(self, numbers)
 
 
+class MapsLastDims(Primitive, abstract=True):
+    """An operation on the last dimensions of its operands, once for each index of the others."""
+
+    def batch(self, args: Values, dims: Sequence[int | None]) -> tuple[Any, Any]:
+        outs = self(*ops.batch_dims_at(args, dims))
+        return outs, [0] * len(outs) if self.multiple_results else 0
+
+
+class ShiftsAxis(Primitive, abstract=True):
+    """An operation along a field `axis`, whose operands and outputs have the same dimensions."""
+
+    def batch(self, args: Values, dims: Sequence[int | None]) -> tuple[Any, Any]:
+        dim = next(d for d in dims if d is not None)
+        batched = self.replace(axis=self.axis + (self.axis >= dim))  # type: ignore[attr-defined]
+        outs = batched(*ops.batch_dims_at(args, dims, dim))
+        return outs, [dim] * len(outs) if self.multiple_results else dim
+
+
 class Constant(Primitive, abstract=True):
     """An operation without operands, whose output is always the same."""
 
     differentiable = False
+
+
+def lower_to(operation: Callable[..., IRValue]) -> Callable[..., IRValue]:
+    """The rule `lower` of a primitive that is one `operation` of StableHLO, without attributes."""
+
+    def lower(self: Primitive, ctx: LoweringContext, *values: IRValue) -> IRValue:
+        return operation(*values)
+
+    return lower
 
 
 class _ChecksDType(Protocol):

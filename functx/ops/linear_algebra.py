@@ -18,6 +18,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import c64, f32, sample
 from functx.core.types import ShapedArray, is_complex
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangent, Value
+from functx.ops.families import MapsLastDims
 from functx.ops.operands import literal
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def well_conditioned(shape: tuple[int, ...]) -> Callable[[np.random.RandomState]
     return draw
 
 
-class MatrixFunction(Primitive, abstract=True):
+class MatrixFunction(MapsLastDims, abstract=True):
     """A function of batches of matrices, real or complex, in single or double precision."""
 
     square: ClassVar[bool] = True
@@ -64,12 +65,6 @@ class MatrixFunction(Primitive, abstract=True):
         if first.ndim < 2 or (self.square and first.shape[-1] != first.shape[-2]):
             kind = "square matrices" if self.square else "matrices"
             raise ShapeError(f"{self.name}: the operand must hold {kind}; got {first!r}")
-
-    def batch(
-        self, args: Sequence[Value], dims: Sequence[Dim]
-    ) -> tuple[Value | Sequence[Value], Dim | Sequence[Dim]]:
-        outs = self(*ops.batch_dims_at(args, dims))
-        return outs, [0] * len(outs) if self.multiple_results else 0
 
 
 def matmul_highest(x: Value, y: Value) -> Value:

@@ -32,6 +32,7 @@ from functx.ops.families import (
     broadcast_scalar,
     check_same_dtype,
     elementwise_shape,
+    lower_to,
     unary_function,
 )
 from functx.ops.operands import (
@@ -118,8 +119,7 @@ class And(Bitwise):
     def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         return simplify_and_or(x, y, neutral=all_ones(x.aval), final=0)
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.and_(x, y)
+    lower = lower_to(stablehlo.and_)
 
 
 class Or(Bitwise):
@@ -131,8 +131,7 @@ class Or(Bitwise):
     def simplify(self, context: RewriteContext, x: Atom, y: Atom) -> Simplified:
         return simplify_and_or(x, y, neutral=0, final=all_ones(x.aval))
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.or_(x, y)
+    lower = lower_to(stablehlo.or_)
 
 
 class Xor(Bitwise):
@@ -148,8 +147,7 @@ class Xor(Bitwise):
             return y
         return x if is_literal_equal(y, 0) else None
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.xor(x, y)
+    lower = lower_to(stablehlo.xor)
 
 
 class Not(Bitwise):
@@ -162,8 +160,7 @@ class Not(Bitwise):
         inner = context.defining_equation(x, Not)
         return None if inner is None else inner.inputs[0]
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.not_(x)
+    lower = lower_to(stablehlo.not_)
 
 
 class ShiftLeft(Bitwise):
@@ -172,8 +169,7 @@ class ShiftLeft(Bitwise):
     accepts = "iu"
     samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.shift_left(x, y)
+    lower = lower_to(stablehlo.shift_left)
 
 
 class ShiftRightLogical(Bitwise):
@@ -182,8 +178,7 @@ class ShiftRightLogical(Bitwise):
     accepts = "iu"
     samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.shift_right_logical(x, y)
+    lower = lower_to(stablehlo.shift_right_logical)
 
 
 class ShiftRightArithmetic(Bitwise):
@@ -192,8 +187,7 @@ class ShiftRightArithmetic(Bitwise):
     accepts = "iu"
     samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.shift_right_arithmetic(x, y)
+    lower = lower_to(stablehlo.shift_right_arithmetic)
 
 
 class PopulationCount(Bitwise):
@@ -203,8 +197,7 @@ class PopulationCount(Bitwise):
     numpy = np.bitwise_count
     samples = sample(u32[3, 4]), sample(i32[3], domain=(0, 9))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.popcnt(x)
+    lower = lower_to(stablehlo.popcnt)
 
 
 class CountLeadingZeros(Bitwise):
@@ -214,8 +207,7 @@ class CountLeadingZeros(Bitwise):
     accepts = "iu"
     samples = sample(u32[3, 4]), sample(i32[3])
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.count_leading_zeros(x)
+    lower = lower_to(stablehlo.count_leading_zeros)
 
 
 def simplify_and_or(x: Atom, y: Atom, neutral: int, final: int) -> Simplified:

@@ -24,8 +24,8 @@ from functx.core.types import (
     real_dtype,
     threefry_partitionable,
 )
-from functx.core.typing import ArrayLike, Cotangent, Dim, Tangent, Value, Values
-from functx.ops.families import TransposedByVJP, check_same_dtype
+from functx.core.typing import ArrayLike, Cotangent, Tangent, Value, Values
+from functx.ops.families import MapsLastDims, TransposedByVJP, check_same_dtype
 from functx.ops.operands import check_parameter_shapes, literal
 from functx.ops.philox import UINT32
 from functx.ops.threefry import check_key, draw, random_bits, random_fold_in, random_split
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 F32 = np.dtype("float32")
 
 
-class StandardDistribution(Primitive, abstract=True):
+class StandardDistribution(MapsLastDims, abstract=True):
     """Numbers of `dtype`, one drawn at each index of `shape` for each key of a batch."""
 
     shape: Shape
@@ -54,9 +54,6 @@ class StandardDistribution(Primitive, abstract=True):
     def abstract_eval(self, key: ShapedArray) -> ShapedArray:
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
-
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
-        return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
 
 class ParametricDistribution(Primitive, abstract=True):

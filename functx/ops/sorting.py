@@ -19,14 +19,14 @@ from functx.core.strides import MemoryOrder
 from functx.core.tracer import aval_of
 from functx.core.types import DType, ShapedArray, canonical_dtype
 from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, Tangents, Value, Values
-from functx.ops.families import check_same_dtype
+from functx.ops.families import MapsLastDims, ShiftsAxis, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes, literal, tuple_delete
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Sort(Primitive):
+class Sort(ShiftsAxis):
     """The operands in ascending order of the first `num_keys` of them, along `axis`.
 
     Later keys decide between elements that tie in earlier ones; nan comes last. With
@@ -100,13 +100,6 @@ class Sort(Primitive):
             for ct, on in zip(cts, active, strict=False)
         ]
 
-    def batch(self, args: Values, dims: Sequence[Dim]) -> tuple[Values, Sequence[Dim]]:
-        dim = next(d for d in dims if d is not None)
-        args = ops.batch_dims_at(args, dims, dim)
-        axis = self.axis + (self.axis >= dim)
-        outs = Sort(axis, self.num_keys, self.stable, self.permutation)(*args)
-        return outs, [dim] * len(outs)
-
     def lower(self, ctx: LoweringContext, *operands: IRValue) -> Sequence[IRValue]:
         if self.permutation:
             indices = ctx.avals_out[-1]
@@ -121,7 +114,7 @@ class Sort(Primitive):
         return outs if len(operands) > 1 else [outs]
 
 
-class TopK(Primitive):
+class TopK(MapsLastDims):
     """The `k` largest elements along the last axis, in descending order, and their indices."""
 
     k: int
@@ -156,10 +149,6 @@ class TopK(Primitive):
         (x,) = args
         axis = x.ndim - 1
         return (None if cts[0] is None else put_along_axis(cts[0], outs[1], axis, x.shape[axis]),)
-
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Values, Sequence[Dim]]:
-        (x,), (dim,) = args, dims
-        return self(ops.moveaxis(x, dim, 0)), [0, 0]
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> Sequence[IRValue]:
         return ctx.via_jax(lambda x: lax.top_k(x, self.k), x)

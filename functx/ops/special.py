@@ -27,6 +27,7 @@ from functx.ops.families import (
     binary_function,
     check_same_dtype,
     elementwise_shape,
+    lower_to,
     unary_function,
 )
 from functx.ops.operands import cast_like, literal, promote_scalars, upcast_half
@@ -46,8 +47,7 @@ class Erf(Inexact):
     def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.exp(ops.neg(ops.square(x))), 2.0 / math.sqrt(math.pi))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.erf(x)
+    lower = lower_to(chlo.erf)
 
 
 class Erfc(Inexact):
@@ -60,8 +60,7 @@ class Erfc(Inexact):
     def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.exp(ops.neg(ops.square(x))), -2.0 / math.sqrt(math.pi))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.erfc(x)
+    lower = lower_to(chlo.erfc)
 
 
 class ErfInv(Inexact):
@@ -74,8 +73,7 @@ class ErfInv(Inexact):
     def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.exp(ops.square(out)), math.sqrt(math.pi) / 2.0)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.erf_inv(x)
+    lower = lower_to(chlo.erf_inv)
 
 
 class Ndtri(Inexact):
@@ -137,8 +135,7 @@ class Lgamma(Inexact):
     def derivative(self, out: Value, x: Value) -> Value:
         return digamma(x)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.lgamma(x)
+    lower = lower_to(chlo.lgamma)
 
 
 class Digamma(Inexact):
@@ -155,8 +152,7 @@ class Digamma(Inexact):
         sine = ops.sin(ops.mul(ops.select(negative, x, 0.5), math.pi))
         return ops.select(negative, ops.sub(ops.square(ops.div(math.pi, sine)), slope), slope)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.digamma(x)
+    lower = lower_to(chlo.digamma)
 
 
 class Polygamma(Binary):

@@ -21,6 +21,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import i32, sample, u32
 from functx.core.types import DType, Shape, ShapedArray, kind, threefry_partitionable
 from functx.core.typing import ArrayLike, Dim, DTypeLike, IRValue, Value, Values
+from functx.ops.families import MapsLastDims
 from functx.ops.philox import UINT32, UINT64
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class RandomFoldIn(_Threefry):
         return stack_words(ctx, *threefry_2x32(ctx, key, keys, high, data, words), words)
 
 
-class RandomSplit(_Threefry):
+class RandomSplit(MapsLastDims, _Threefry):
     """An array of `shape` of keys, at the positions 0, 1, ... under `key`."""
 
     shape: Shape
@@ -116,9 +117,6 @@ class RandomSplit(_Threefry):
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape, 2), UINT32)
 
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
-        return self(ops.moveaxis(args[0], dims[0], 0)), 0
-
     def emit(self, ctx: LoweringContext, key: IRValue) -> IRValue:
         if not self.partitionable:
             words = sequential_words(ctx, key, 2 * prod(self.shape))
@@ -127,7 +125,7 @@ class RandomSplit(_Threefry):
         return stack_words(ctx, first, second, aval)
 
 
-class RandomBits(_Threefry):
+class RandomBits(MapsLastDims, _Threefry):
     """An array of `shape` of random unsigned integers of `dtype`."""
 
     shape: Shape
@@ -145,9 +143,6 @@ class RandomBits(_Threefry):
     def abstract_eval(self, key: ShapedArray) -> ShapedArray:
         check_key(self, key)
         return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
-
-    def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
-        return self(ops.moveaxis(args[0], dims[0], 0)), 0
 
     def emit(self, ctx: LoweringContext, key: IRValue) -> IRValue:
         (out,) = ctx.avals_out

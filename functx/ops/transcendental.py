@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.samples import CORRECTLY_ROUNDED, Rounding, c64, f32, sample
 from functx.core.types import is_complex
 from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
-from functx.ops.families import Binary, Inexact, binary_function, unary_function
+from functx.ops.families import Binary, Inexact, binary_function, lower_to, unary_function
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -29,8 +29,7 @@ class Exp(Inexact):
     def derivative(self, out: Value, x: Value) -> Value:
         return out
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.exponential(x)
+    lower = lower_to(stablehlo.exponential)
 
 
 class Exp2(Inexact):
@@ -58,8 +57,7 @@ class Expm1(Inexact):
         # Not out + 1, which is 0 for very negative x.
         return exp(x)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.exponential_minus_one(x)
+    lower = lower_to(stablehlo.exponential_minus_one)
 
 
 class Log(Inexact):
@@ -71,8 +69,7 @@ class Log(Inexact):
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, x)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.log(x)
+    lower = lower_to(stablehlo.log)
 
 
 class Log1p(Inexact):
@@ -112,8 +109,7 @@ class Sqrt(Inexact):
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, ops.mul(out, 2.0))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.sqrt(x)
+    lower = lower_to(stablehlo.sqrt)
 
 
 class SafeSqrt(Inexact):
@@ -130,8 +126,7 @@ class SafeSqrt(Inexact):
         zero = ops.eq(out, 0)
         return ops.select(zero, 0, ops.div(t, ops.mul(ops.select(zero, 1, out), 2.0)))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.sqrt(x)
+    lower = lower_to(stablehlo.sqrt)
 
 
 class Rsqrt(Inexact):
@@ -145,8 +140,7 @@ class Rsqrt(Inexact):
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return 1 / np.sqrt(x)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.rsqrt(x)
+    lower = lower_to(stablehlo.rsqrt)
 
 
 class Cbrt(Inexact):
@@ -163,8 +157,7 @@ class Cbrt(Inexact):
     def derivative(self, out: Value, x: Value) -> Value:
         return ops.mul(ops.integer_pow(out, -2), 1.0 / 3.0)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.cbrt(x)
+    lower = lower_to(stablehlo.cbrt)
 
 
 class Logistic(Inexact):
@@ -223,8 +216,7 @@ class Tan(Inexact):
     def derivative(self, out: Value, x: Value) -> Value:
         return ops.add(ops.square(out), 1.0)
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.tan(x)
+    lower = lower_to(stablehlo.tan)
 
 
 class Asin(Inexact):
@@ -236,8 +228,7 @@ class Asin(Inexact):
     def derivative(self, out: Value, x: Value) -> Value:
         return rsqrt(one_minus_square(x))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.asin(x)
+    lower = lower_to(chlo.asin)
 
 
 def one_minus_square(x: Value) -> Value:
@@ -260,8 +251,7 @@ class Acos(Inexact):
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.neg(ops.mul(t, rsqrt(one_minus_square(x))))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.acos(x)
+    lower = lower_to(chlo.acos)
 
 
 class Atan(Inexact):
@@ -274,8 +264,7 @@ class Atan(Inexact):
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, ops.add(ops.square(x), 1.0))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.atan(x)
+    lower = lower_to(chlo.atan)
 
 
 class Atan2(Binary):
@@ -312,8 +301,7 @@ class Atan2(Binary):
         slope = ops.select(has_no_slope, 0.0, y if i == 0 else ops.neg(x))
         return ops.mul(t, ops.div(slope, ops.select(has_no_slope, math.inf, distance)))
 
-    def lower(self, ctx: LoweringContext, x: IRValue, y: IRValue) -> IRValue:
-        return stablehlo.atan2(x, y)
+    lower = lower_to(stablehlo.atan2)
 
 
 class Sinh(Inexact):
@@ -359,8 +347,7 @@ class Tanh(Inexact):
         # compute again for every element.
         return ops.mul(ops.sub(1.0, out), ops.add(1.0, out))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return stablehlo.tanh(x)
+    lower = lower_to(stablehlo.tanh)
 
 
 # XLA's hyperbolic sine and cosine of complex numbers lose digits, its trigonometric functions do not.
@@ -382,8 +369,7 @@ class Asinh(Inexact):
         # Not + 1.0, which loses the sign of an imaginary part of 0: that is the side of the cut.
         return rsqrt(ops.sub(ops.square(x), -1.0))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.asinh(x)
+    lower = lower_to(chlo.asinh)
 
 
 class Acosh(Inexact):
@@ -397,8 +383,7 @@ class Acosh(Inexact):
         # not + 1.0, which loses the sign of an imaginary part of 0.
         return ops.mul(rsqrt(ops.sub(x, 1.0)), rsqrt(ops.sub(x, -1.0)))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.acosh(x)
+    lower = lower_to(chlo.acosh)
 
 
 class Atanh(Inexact):
@@ -411,8 +396,7 @@ class Atanh(Inexact):
     def partial(self, i: int, t: Value, out: Value, x: Value) -> Tangent:
         return ops.div(t, ops.mul(ops.sub(1.0, x), ops.add(1.0, x)))
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return chlo.atanh(x)
+    lower = lower_to(chlo.atanh)
 
 
 exp = unary_function(Exp)
