@@ -10,7 +10,7 @@ from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import HookResultError
 from functx.core.masks import mask_of, set_result_masks
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import LinearInput
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import cached_rewrite
@@ -22,22 +22,21 @@ from functx.core.typing import (
     ArrayLike,
     Cotangents,
     Dim,
-    IRValue,
     Mask,
-    NumPyArray,
     PyTree,
     Tangent,
     Value,
     Values,
 )
 from functx.custom.custom_function import has_jax_tracers
+from functx.ops.families import UnchangedValue
 from functx.ops.operands import batch_size
 from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.batching import Batch
 from functx.transforms.tracing_api import trace_function
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import LoweringContext
+    pass
 
 
 def hook_grad(x: PyTree, fn: Callable[[Value], Any]) -> PyTree:
@@ -83,7 +82,7 @@ def hook_array(x: ArrayLike, fn: Callable[[Value], Any]) -> Value:
     return HookGrad(traced.program)(x, *traced.captured)
 
 
-class HookGrad(Primitive):
+class HookGrad(UnchangedValue):
     """`x`, whose cotangent is replaced by the result of the program `hook`.
 
     The program takes the cotangent and the values that it captures, which are the other operands.
@@ -124,12 +123,6 @@ class HookGrad(Primitive):
         x = ops.batch_dim_at(args[0], dims[0], 0, size)
         hook = cached_rewrite(Batch(size, (0, *dims[1:]), (0,)), self.hook)
         return HookGrad(hook)(x, *args[1:]), 0
-
-    def numpy(self, x: NumPyArray, *captures: NumPyArray) -> ArrayLike:
-        return x
-
-    def lower(self, ctx: LoweringContext, x: IRValue, *captures: IRValue) -> IRValue:
-        return x
 
 
 def _example() -> Program:

@@ -28,29 +28,13 @@ from functx.core.typing import (
     Tangent,
     Value,
 )
-from functx.ops.families import Linear, MapsLastDims, MovesElements, TransposedByVJP
+from functx.ops.families import Linear, MapsLastDims, MovesElements, TransposedByVJP, UnchangedValue
 from functx.ops.operands import batch_size
 
 if TYPE_CHECKING:
     from functx.core.program import Atom
     from functx.lowering.stablehlo_emitter import LoweringContext
     from functx.ops.operands import RewriteContext, Simplified
-
-
-class UnchangedValue(Primitive, abstract=True):
-    """An operation whose value is its operand."""
-
-    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
-        return x
-
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        return self(*args), dims[0]
-
-    def numpy(self, x: NumPyArray) -> ArrayLike:
-        return x
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return x
 
 
 class StopGradient(UnchangedValue):
@@ -62,7 +46,7 @@ class StopGradient(UnchangedValue):
     samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
 
 
-class Detach(View):
+class Detach(UnchangedValue, View):
     """`x`, a constant for reverse mode; with `shares_memory` a view of it.
 
     Forward mode takes it as a constant too, unless `keeps_tangent`. A `writable` view may be written
@@ -90,9 +74,6 @@ class Detach(View):
     def with_history(self, before: Value, value: Value) -> Value:
         return WithValue()(before, value) if is_inexact(value.dtype) else value
 
-    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
-        return x
-
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         return self(*primals), None if tangents[0] is None else self(tangents[0])
 
@@ -102,20 +83,11 @@ class Detach(View):
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (None,)
 
-    def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
-        return self(*args), dims[0]
-
     def scatter_into_base(self, part: Value, index: int, x: Value, *args: Value) -> Value:
         return WithValue()(x, part) if self.writable and is_inexact(x.dtype) else part
 
     def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         return strides if self.shares_memory else None
-
-    def numpy(self, x: NumPyArray) -> ArrayLike:
-        return x
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return x
 
 
 class WithValue(MapsLastDims):
@@ -205,7 +177,7 @@ def checkpoint_name(x: PyTreeOrKeys, name: str) -> PyTree:
 TRANSPOSED_KIND = {"argument": "sum", "result": "share", "sum": "sum", "share": "share"}
 
 
-class DerivativeBoundary(TransposedByVJP):
+class DerivativeBoundary(UnchangedValue, TransposedByVJP):
     """`x`, an argument or a result of a differentiated function, or the cotangent of one.
 
     `axes` are names with lengths. `like` may be replicated along some of them, which is known only
@@ -237,9 +209,6 @@ class DerivativeBoundary(TransposedByVJP):
     ) -> Strides:
         return super().new_strides(avals, strides[:1], shape)
 
-    def abstract_eval(self, x: ShapedArray, like: ShapedArray) -> ShapedArray:
-        return x
-
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, like), (t, _) = primals, tangents
         if self.is_identity:
@@ -263,12 +232,6 @@ class DerivativeBoundary(TransposedByVJP):
         (x, like), (dim, _) = args, dims
         x = ops.batch_dim_at(x, dim, 0, batch_size(args, dims))
         return self(x, like), 0
-
-    def numpy(self, x: NumPyArray, like: NumPyArray) -> ArrayLike:
-        return x
-
-    def lower(self, ctx: LoweringContext, x: IRValue, like: IRValue) -> IRValue:
-        return x
 
 
 class Refused(Primitive, abstract=True):

@@ -25,6 +25,7 @@ from functx.core.typing import (
     Function,
     IRValue,
     Mask,
+    NumPyArray,
     Tangent,
     Value,
     Values,
@@ -287,6 +288,25 @@ class MovesElements(Primitive, abstract=True):
         if self.numpy is not None:
             return self.numpy(*numbers)
         return backend.evaluate_eagerly(self, numbers)
+
+
+class UnchangedValue(Primitive, abstract=True):
+    """An operation whose value is that of its first operand."""
+
+    @rule
+    def abstract_eval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return x
+
+    @rule
+    def batch(self, args: Values, dims: Sequence[int | None]) -> tuple[Value, int | None]:
+        return self(*args), dims[0]
+
+    def numpy(self, x: NumPyArray, *others: NumPyArray) -> NumPyArray:
+        return x
+
+    @rule
+    def lower(self, ctx: LoweringContext, x: IRValue, *others: IRValue) -> IRValue:
+        return x
 
 
 class MapsLastDims(Primitive, abstract=True):

@@ -25,13 +25,13 @@ from functx.core.tracer import (
     is_variable,
 )
 from functx.core.types import ShapedArray, complex_dtype, is_complex, kind, real_dtype
-from functx.core.typing import ArrayLike, Cotangents, Dim, IRValue, NumPyArray, Tangents, Value
+from functx.core.typing import ArrayLike, Cotangents, Dim, NumPyArray, Tangents, Value
 from functx.core.wrappers import is_wrapper
-from functx.ops.families import Linear, MovesElements
+from functx.ops.families import Linear, MovesElements, UnchangedValue
 from functx.ops.operands import literal
 
 if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import LoweringContext
+    pass
 
 
 class Write(Primitive):
@@ -89,7 +89,7 @@ def impure_program_error() -> ProgramError:
     )
 
 
-class Copy(CopiesOperand, MovesElements, Linear):
+class Copy(UnchangedValue, CopiesOperand, MovesElements, Linear):
     """A copy of `x` in its own storage, in row-major order ("C") or in the memory order of `x` ("K")."""
 
     order: str = "C"
@@ -109,20 +109,11 @@ class Copy(CopiesOperand, MovesElements, Linear):
             builder.has_copies = True
         return super().__call__(*args)
 
-    def abstract_eval(self, x: ShapedArray) -> ShapedArray:
-        return x
-
     def transpose(self, ct: Value, x: Value) -> Cotangents:
         return (ct,)
 
     def batch(self, args: Sequence[Value], dims: Sequence[Dim]) -> tuple[Value, Dim]:
         return args[0], dims[0]
-
-    def numpy(self, x: NumPyArray) -> ArrayLike:
-        return x
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return x
 
 
 INDEX_DTYPE = np.dtype("int32")

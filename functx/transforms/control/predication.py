@@ -71,7 +71,7 @@ from functx.core.typing import (
     Values,
 )
 from functx.ops.collectives import AxisIndex
-from functx.ops.families import TransposedByVJP
+from functx.ops.families import TransposedByVJP, UnchangedValue
 from functx.ops.operands import batch_size, literal
 from functx.ops.philox import Draw, SelectState
 from functx.transforms.control.scan import Scan
@@ -152,7 +152,7 @@ def borrow_active_row(mask: Value, x: Value) -> Value:
     return ops.select(ops.broadcast_in_dim(mask, x.shape, (0,)), x, borrowed)
 
 
-class AnyActive(Primitive):
+class AnyActive(UnchangedValue):
     """Whether `mask` holds for any element of a batch; `mask` itself without a batch."""
 
     differentiable = False
@@ -167,12 +167,6 @@ class AnyActive(Primitive):
 
     def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         return ops.reduce_or(args[0], dims), None
-
-    def numpy(self, mask: NumPyArray) -> NumPyArray:
-        return mask
-
-    def lower(self, ctx: LoweringContext, mask: IRValue) -> IRValue:
-        return mask
 
 
 def zero_inactive(mask: Value, t: Tangent) -> Tangent:
