@@ -69,10 +69,6 @@ class DynamicSlice(TransposedByVJP, ReadsPart, View):
         check_slice_sizes(self, self.sizes, x)
         return x.update(shape=self.sizes)
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        x, *indices = primals
-        return self(x, *indices), self(tangents[0], *indices)
-
     def vjp(
         self, ct: Value, out: Value, args: Sequence[Value], active: Sequence[bool]
     ) -> Cotangents:
@@ -188,12 +184,6 @@ class DynamicUpdateSlice(TransposedByVJP, UpdatesInPlace):
             )
         check_slice_sizes(self, update.shape, x)
         return x.update(weak_type=x.weak_type and update.weak_type)
-
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        (x, update, *indices), (dx, dupdate, *_) = primals, tangents
-        dx = ops.zeros_like(x) if dx is None else dx
-        dupdate = ops.zeros_like(update) if dupdate is None else dupdate
-        return self(*primals), self(dx, dupdate, *indices)
 
     def vjp(
         self, ct: Value, out: Value | None, args: Sequence[Value], active: Sequence[bool]

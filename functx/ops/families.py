@@ -236,10 +236,19 @@ class Linear(Primitive, abstract=True):
 class TransposedByVJP(Primitive, abstract=True):
     """An operation whose `vjp` reads neither the output nor the operands that it is linear in.
 
-    That rule is its `transpose` too, with these operands as the active ones.
+    That rule is its `transpose` too, with these operands as the active ones. A subclass that is not
+    linear in all inexact operands together has a `jvp` of its own.
     """
 
     vjp: ClassVar[Callable[..., Any]]
+
+    @rule
+    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+        changes = [
+            x if not is_inexact(x.dtype) else ops.zeros_like(x) if t is None else t
+            for x, t in zip(primals, tangents, strict=True)
+        ]
+        return self(*primals), self(*changes)
 
     @rule
     def transpose(self, ct: Any, *args: Value) -> Sequence[Cotangent]:

@@ -552,9 +552,6 @@ class EmbeddingBackward(TransposedByVJP):
         index_vectors = ops.reshape(indices, (*indices.shape, 1))
         return row_gather(indices, zeros).add_to_cotangent(zeros, ct, (zeros, index_vectors))
 
-    def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        return self(*primals), self(tangents[0], primals[1])
-
     def vjp(
         self, ct: Value, out: Value | None, args: Sequence[Value], active: Sequence[bool]
     ) -> Cotangents:

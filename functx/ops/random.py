@@ -24,7 +24,7 @@ from functx.core.types import (
     real_dtype,
     threefry_partitionable,
 )
-from functx.core.typing import ArrayLike, Cotangent, Tangent, Value, Values
+from functx.core.typing import ArrayLike, Cotangent, Value, Values
 from functx.ops.families import MapsLastDims, TransposedByVJP, check_same_dtype
 from functx.ops.operands import check_parameter_shapes, literal
 from functx.ops.philox import UINT32
@@ -367,10 +367,6 @@ class Dropout(TransposedByVJP):
             return ops.zeros_like(x)
         kept = draw(RandomBernoulli(x.shape), key, literal(1.0 - self.rate, canonical_dtype(float)))
         return ops.select(kept, ops.div(x, 1.0 - self.rate), 0.0)
-
-    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        (x, key), (t, _) = primals, tangents
-        return self(x, key), self(t, key)
 
     def vjp(
         self, ct: Value, out: Value, args: Values, active: Sequence[bool]

@@ -510,12 +510,6 @@ class ScatterSet(TransposedByVJP, Scatter):
             numbers = numbers.reshape(x.aval.shape)
         return self.unite(sets, x.aval, numbers, known, updates)
 
-    def jvp(self, primals: Values, tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
-        (x, indices, updates), (dx, _, du) = primals, tangents
-        dx = ops.zeros_like(x) if dx is None else dx
-        du = ops.zeros_like(updates) if du is None else du
-        return self(*primals), self(dx, indices, du)
-
     def vjp(self, ct: Value, out: Value, args: Values, active: Sequence[bool]) -> Cotangents:
         _, indices, updates = args
         written = self.update_cotangent(ct, indices, updates) if active[2] else None
