@@ -295,10 +295,11 @@ def _dirichlet(key: Value, alpha: Value, shape: Shape, dtype: DType) -> Value:
     return Softmax((len(shape) - 1,))(loggamma(key, alpha, shape, dtype))
 
 
+@sampler
 def generalized_normal(
-    key: ArrayLike,
-    p: ArrayLike,
-    shape: ShapeLike = (),
+    key: KeyLike,
+    p: ParameterLike,
+    shape: DrawShapeLike = (),
     dtype: DTypeLike = None,
     *,
     out_sharding: OutSharding = None,
@@ -309,13 +310,6 @@ def generalized_normal(
     >>> random.generalized_normal(random.key(0), 3.0, (2,)).shape
     (2,)
     """
-    key, shape, dtype = check_draw("generalized_normal", key, shape, dtype)
-    return place_result(_generalized_normal(key, p, shape=shape, dtype=dtype), out_sharding)
-
-
-@partial(jit, static_argnames=("shape", "dtype"))
-def _generalized_normal(key: Value, p: Value, shape: Shape, dtype: DType) -> Value:
-    p = as_parameter("generalized_normal", p, shape, dtype)
     magnitude = gamma(subkey(key, 0), 1 / p, shape, dtype) ** (1 / p)
     return rademacher(subkey(key, 1), shape, dtype) * magnitude
 
