@@ -17,6 +17,7 @@ from functx.numpy.histograms import *
 from functx.numpy.index_tricks import *
 from functx.numpy.indexing import choose, take, take_along_axis
 from functx.numpy.input_output import *
+from functx.numpy.inspection import *
 from functx.numpy.joining import *
 from functx.numpy.matrices import *
 from functx.numpy.mutating_functions import *

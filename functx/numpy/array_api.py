@@ -17,7 +17,7 @@ from functx.core.tracer import Tracer, ndarray
 from functx.core.types import DType, canonical_dtype, x64_enabled
 from functx.core.wrappers import ArrayWrapper
 from functx.numpy.devices import to_device, traced_device
-from functx.numpy.scalar_types import isdtype
+from functx.numpy.inspection import isdtype
 
 __all__: list[str] = []
 

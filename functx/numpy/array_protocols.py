@@ -14,7 +14,7 @@ from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, as_numpy_array, aval_of
 from functx.core.typing import ArrayOrList, Out
 from functx.core.wrappers import is_wrapper
 from functx.numpy import array_creation, mutation, numpy_functions, shapes
-from functx.numpy.scalar_types import can_cast
+from functx.numpy.inspection import can_cast
 
 _SCIPY_NAMES = {"psi": "digamma", "_zeta": "zeta"}
 """The functions of `scipy.special` whose ufuncs have other names."""

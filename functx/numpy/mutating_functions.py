@@ -18,9 +18,9 @@ from functx.numpy import floating_point, indexing, joining, shapes, sorting_and_
 from functx.numpy.array_creation import asarray, zeros
 from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
 from functx.numpy.indexing import IndexUpdateRef
+from functx.numpy.inspection import can_cast
 from functx.numpy.mutation import assign_array, check_mask, set_item
 from functx.numpy.promotion import operand
-from functx.numpy.scalar_types import can_cast
 from functx.ops.operands import PYTHON_SCALARS
 from functx.ops.views import Copy
 
