@@ -1,60 +1,33 @@
 """Pytrees, by the names of `jax.tree`; `functx.tree_util` registers node classes."""
 
-from __future__ import annotations
+import os as _os
+from typing import IO as _IO
 
-import os
-from typing import IO
-
-from jax.tree import reduce_associative, static
+from jax.tree import reduce_associative as reduce_associative
+from jax.tree import static as static
 
 from functx.core.argument_errors import explain_errors as _explain_errors
-from functx.core.tree import (
-    Partial,
-    TreeDef,
-    all,
-    broadcast,
-    broadcast_prefix,
-    flatten,
-    flatten_with_path,
-    keystr,
-    leaves,
-    leaves_with_path,
-    map,
-    map_with_path,
-    reduce,
-    structure,
-    transpose,
-    treedef_tuple,
-    unflatten,
-)
-from functx.core.typing import PyTree
-
-__all__ = [
-    "Partial",
-    "TreeDef",
-    "all",
-    "broadcast",
-    "broadcast_prefix",
-    "flatten",
-    "flatten_with_path",
-    "keystr",
-    "leaves",
-    "leaves_with_path",
-    "load",
-    "map",
-    "map_with_path",
-    "reduce",
-    "reduce_associative",
-    "save",
-    "static",
-    "structure",
-    "transpose",
-    "treedef_tuple",
-    "unflatten",
-]
+from functx.core.tree import Partial as Partial
+from functx.core.tree import TreeDef as TreeDef
+from functx.core.tree import all as all
+from functx.core.tree import broadcast as broadcast
+from functx.core.tree import broadcast_prefix as broadcast_prefix
+from functx.core.tree import flatten as flatten
+from functx.core.tree import flatten_with_path as flatten_with_path
+from functx.core.tree import keystr as keystr
+from functx.core.tree import leaves as leaves
+from functx.core.tree import leaves_with_path as leaves_with_path
+from functx.core.tree import map as map
+from functx.core.tree import map_with_path as map_with_path
+from functx.core.tree import reduce as reduce
+from functx.core.tree import structure as structure
+from functx.core.tree import transpose as transpose
+from functx.core.tree import treedef_tuple as treedef_tuple
+from functx.core.tree import unflatten as unflatten
+from functx.core.typing import PyTree as _PyTree
 
 
-def save(file: str | os.PathLike[str] | IO[bytes], tree: PyTree) -> None:
+def save(file: str | _os.PathLike[str] | _IO[bytes], tree: _PyTree) -> None:
     """Writes a pytree of arrays and numbers to a file, such as a checkpoint of a training run.
 
     The file is there as a whole or not at all. It ends in a checksum, and `numpy.load` opens it too. The
@@ -77,7 +50,7 @@ def save(file: str | os.PathLike[str] | IO[bytes], tree: PyTree) -> None:
     save_pytree(file, tree)
 
 
-def load(file: str | os.PathLike[str] | IO[bytes], like: PyTree = None) -> PyTree:
+def load(file: str | _os.PathLike[str] | _IO[bytes], like: _PyTree = None) -> _PyTree:
     """The pytree that `save` wrote to a file, with arrays in host memory. Nothing of the file is executed.
 
     With `like`, its structure, shapes and dtypes must be those of that pytree, whose classes it gets;
@@ -91,4 +64,4 @@ def load(file: str | os.PathLike[str] | IO[bytes], like: PyTree = None) -> PyTre
     return load_pytree(file, like)
 
 
-_explain_errors(__name__)
+__all__ = _explain_errors(__name__)
