@@ -311,6 +311,7 @@ class Rem(Binary):
 class _BinaryExtremum(Binary, abstract=True):
     """The larger or the smaller operand; nan where either is. Ties share the derivative."""
 
+    rounding = EXACT
     has_finite_derivative = True
 
     def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
@@ -376,7 +377,6 @@ class Max(_BinaryExtremum):
     """
 
     numpy = np.maximum
-    rounding = EXACT
     samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
 
     def is_strictly_selected(self, x: Value, y: Value) -> Value:
@@ -395,7 +395,6 @@ class Min(_BinaryExtremum):
     """
 
     numpy = np.minimum
-    rounding = EXACT
     samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
 
     def is_strictly_selected(self, x: Value, y: Value) -> Value:

@@ -42,7 +42,6 @@ class StopGradient(UnchangedValue):
 
     memory_order = MemoryOrder.OPERANDS
     differentiable = False
-    rounding = EXACT
     samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
 
 
@@ -57,7 +56,6 @@ class Detach(UnchangedValue, View):
     keeps_tangent: bool = False
     writable: bool = False
     is_constant_in_reverse_mode = True
-    rounding = EXACT
     samples = (
         sample(f32[3], shares_memory=True, gradients={0: [0.0, 0.0, 0.0]}),
         sample(f32[3], shares_memory=False, gradients={0: [0.0, 0.0, 0.0]}),
@@ -141,7 +139,6 @@ class CheckpointName(UnchangedValue, MovesElements, Linear):
 
     label: str
     jax_primitive = "name"
-    rounding = EXACT
     samples = sample(f32[3], label="x"), sample(i32[3], label="x")
 
     @classmethod
@@ -189,7 +186,6 @@ class DerivativeBoundary(UnchangedValue, TransposedByVJP):
     axes: tuple[tuple[Hashable, int], ...]
     memory_order = MemoryOrder.OPERANDS
     linear = (0,)
-    rounding = EXACT
     samples = (
         sample(f32[3], f32[2], kind="argument", axes=(("i", 4),)),
         sample(f32[3], f32[2], kind="share", axes=(("i", 4),)),

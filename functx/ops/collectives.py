@@ -163,6 +163,7 @@ class Psum(AllReduce, Linear):
 class AllReduceExtremum(AllReduce, abstract=True):
     """The largest or smallest operand; positions that tie share the derivative."""
 
+    rounding = EXACT
     accepts = "biuf"
     samples = (
         sample(f32[4, 3], axes=("i",), across=(("i", 4),), distinct=True),
@@ -187,8 +188,6 @@ class AllReduceExtremum(AllReduce, abstract=True):
 class Pmax(AllReduceExtremum):
     """The largest over all positions of the axes; nan if there is one."""
 
-    rounding = EXACT
-
     def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         return (x if dim is None else ops.reduce_max(x, (dim,))), None
 
@@ -198,8 +197,6 @@ class Pmax(AllReduceExtremum):
 
 class Pmin(AllReduceExtremum):
     """The smallest over all positions of the axes; nan if there is one."""
-
-    rounding = EXACT
 
     def batch_over_axis(self, x: Value, dim: Dim, size: int) -> tuple[Value, Dim]:
         return (x if dim is None else ops.reduce_min(x, (dim,))), None

@@ -14,7 +14,7 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.primitive import View, operand_aval
 from functx.core.program import Atom
-from functx.core.samples import EXACT, f32, sample
+from functx.core.samples import f32, sample
 from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
@@ -41,7 +41,6 @@ class Concatenate(ShiftsAxis, TransposedByVJP, MovesElements, Linear):
 
     axis: int
     memory_order = MemoryOrder.COPIED
-    rounding = EXACT
     samples = (
         sample(f32[2, 3], f32[2, 1], axis=1),
         sample(f32[2], f32[0], f32[3], axis=0),
@@ -125,7 +124,6 @@ class Split(ShiftsAxis, MovesElements, Linear, View):
     axis: int
     size_fields = ("sizes",)
     multiple_results = True
-    rounding = EXACT
     samples = sample(f32[2, 5], sizes=(2, 0, 3), axis=1), sample(f32[3], sizes=(3,), axis=0)
 
     def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:
@@ -184,7 +182,6 @@ class Pad(TransposedByVJP, MovesElements, Linear):
 
     config: tuple[tuple[int, int, int], ...]
     size_fields = ("config",)
-    rounding = EXACT
     samples = (
         sample(f32[2, 3], f32[()], config=((1, 2, 0), (0, 1, 2))),
         sample(f32[5], f32[()], config=((-1, 2, 1),)),

@@ -134,6 +134,7 @@ class CumProd(Cumulative):
 class CumExtremum(Cumulative, abstract=True):
     """The largest or smallest element so far; elements that tie share the derivative."""
 
+    rounding = EXACT
     accepts = "biufc"
     samples = (
         sample(f32[3, 4], axis=1, distinct=True),
@@ -173,7 +174,6 @@ class CumMax(CumExtremum):
     """The largest along `axis` of each element and all before it; nan from the first nan on."""
 
     name = "cummax"
-    rounding = EXACT
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):
@@ -185,7 +185,6 @@ class CumMin(CumExtremum):
     """The smallest along `axis` of each element and all before it; nan from the first nan on."""
 
     name = "cummin"
-    rounding = EXACT
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         if is_complex(ctx.avals_in[0].dtype):

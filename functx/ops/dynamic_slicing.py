@@ -256,7 +256,6 @@ class ReadBeforeWrite(TransposedByVJP, MovesElements):
 
     multiple_results = True
     no_cse = True
-    rounding = EXACT
     samples = (sample(f32[3]), sample(f32[()]))
 
     def abstract_eval(self, x: ShapedArray) -> Sequence[ShapedArray]:

@@ -15,6 +15,7 @@ from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, operand_aval, rule
 from functx.core.program import Atom, Var
+from functx.core.samples import EXACT
 from functx.core.strides import MemoryOrder
 from functx.core.tracer import Tracer, aval_of
 from functx.core.tracing import Builder
@@ -289,6 +290,8 @@ class MovesElements(Primitive, abstract=True):
     Index sets are numbers in arrays, so the operation itself moves them; 0 stands for what is constant.
     """
 
+    rounding = EXACT
+
     def index_sets(self, sets: IndexSets, *operands: DependentOperand) -> Any:
         numbers = [
             np.zeros(x.aval.shape, np.int32) if x.sets is None else np.asarray(x.sets, order="C")
@@ -301,6 +304,8 @@ class MovesElements(Primitive, abstract=True):
 
 class UnchangedValue(Primitive, abstract=True):
     """An operation whose value is that of its first operand."""
+
+    rounding = EXACT
 
     @rule
     def abstract_eval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:

@@ -18,7 +18,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError, type_name
 from functx.core.named_axes import batched_axis, canonical_axis_names, named_axis_size
 from functx.core.primitive import Primitive
-from functx.core.samples import EXACT, c64, f32, sample
+from functx.core.samples import c64, f32, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.types import ShapedArray
 from functx.core.typing import (
@@ -52,7 +52,6 @@ class ShardingConstraint(MovesElements, Linear):
 
     sharding: Any
     is_element_mapping = True
-    rounding = EXACT
     samples = (
         sample(f32[3, 4], sharding=_ONE_AXIS_SHARDING),
         sample(c64[3], sharding=_ONE_AXIS_SHARDING),

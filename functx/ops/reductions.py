@@ -186,6 +186,7 @@ class ReduceProd(Reduction):
 class ReduceExtremum(Reduction, abstract=True):
     """The largest or smallest element over `axes`; elements that tie share the derivative."""
 
+    rounding = EXACT
     has_finite_derivative = True
     accepts = "biufc"
     samples = (
@@ -259,8 +260,6 @@ class ReduceExtremum(Reduction, abstract=True):
 class ReduceMax(ReduceExtremum):
     """The largest element over `axes`, which leave the shape; nan if there is one."""
 
-    rounding = EXACT
-
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = lowest(ctx.avals_in[0].dtype)
         return self.lower_extremum(ctx, x, stablehlo.MaxOp, complex_max, start)
@@ -268,8 +267,6 @@ class ReduceMax(ReduceExtremum):
 
 class ReduceMin(ReduceExtremum):
     """The smallest element over `axes`, which leave the shape; nan if there is one."""
-
-    rounding = EXACT
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = highest(ctx.avals_in[0].dtype)

@@ -364,6 +364,7 @@ class ScatterMul(Scatter):
 class ScatterExtremum(Scatter, abstract=True):
     """The operand with the extremum of it and the updates, each at its index."""
 
+    rounding = EXACT
     accepts = "biuf"
 
     def is_not_extremum(self, out: Value, x: Value) -> Value:
@@ -419,7 +420,6 @@ def _extremum_samples(tied_updates: list[float]) -> tuple[Sample, Sample]:
 class ScatterMin(ScatterExtremum):
     """The operand with the minimum of it and the updates, each at its index."""
 
-    rounding = EXACT
     samples = _extremum_samples([1.0, 2.0, 2.0])
 
     def is_not_extremum(self, out: Value, x: Value) -> Value:
@@ -432,7 +432,6 @@ class ScatterMin(ScatterExtremum):
 class ScatterMax(ScatterExtremum):
     """The operand with the maximum of it and the updates, each at its index."""
 
-    rounding = EXACT
     samples = _extremum_samples([1.0, 4.0, 4.0])
 
     def is_not_extremum(self, out: Value, x: Value) -> Value:

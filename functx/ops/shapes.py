@@ -14,7 +14,7 @@ from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
 from functx.core.primitive import LinearInput, View, operand_aval
 from functx.core.program import Atom
-from functx.core.samples import EXACT, f32, i32, sample
+from functx.core.samples import f32, i32, sample
 from functx.core.strides import MemoryOrder, reshape_strides
 from functx.core.tracer import Tracer, abstractify, aval_of, current_builder
 from functx.core.types import DType, Shape, ShapedArray, canonical_dtype, kind
@@ -58,7 +58,6 @@ class BroadcastInDim(MovesElements, Linear, View):
     dims: tuple[int, ...]
     size_fields = ("shape",)
     memory_order = MemoryOrder.REPEATED
-    rounding = EXACT
     samples = (
         sample(f32[3], shape=(2, 3), dims=(1,)),
         sample(f32[1, 3], shape=(2, 3, 4), dims=(0, 1)),
@@ -138,7 +137,6 @@ class Full(MovesElements, Linear):
 
     shape: tuple[int, ...]
     size_fields = ("shape",)
-    rounding = EXACT
     samples = (sample(f32[()], shape=(2, 3)), sample(f32[()], shape=(0,)))
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
@@ -175,7 +173,6 @@ class Reshape(MovesElements, Linear, View):
     shape: tuple[int, ...]
     size_fields = ("shape",)
     is_element_mapping = True
-    rounding = EXACT
     samples = sample(f32[2, 6], shape=(3, 4)), sample(f32[1], shape=())
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
@@ -224,7 +221,6 @@ class PermuteDims(MovesElements, Linear, View):
     axes: tuple[int, ...]
     memory_order = MemoryOrder.REARRANGED
     is_element_mapping = True
-    rounding = EXACT
     samples = sample(f32[2, 3, 4], axes=(2, 0, 1)), sample(f32[2, 3], axes=(0, 1))
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:
@@ -272,7 +268,6 @@ class Rev(MovesElements, Linear, View):
 
     axes: tuple[int, ...]
     is_element_mapping = True
-    rounding = EXACT
     samples = sample(f32[2, 3], axes=(1,)), sample(f32[2, 3, 4], axes=(0, 2))
 
     def abstract_eval(self, x: ShapedArray) -> ShapedArray:

@@ -14,7 +14,7 @@ from functx.core.errors import IndexingError
 from functx.core.primitive import LinearInput, ReadsPart, View, operand_aval
 from functx.core.program import Atom
 from functx.core.rewriting import T
-from functx.core.samples import EXACT, f32, sample
+from functx.core.samples import f32, sample
 from functx.core.tracer import aval_of
 from functx.core.types import Shape, ShapedArray
 from functx.core.typing import ArrayLike, Dim, IRValue, Mask, Value, Values
@@ -42,7 +42,6 @@ class Slice(MovesElements, Linear, ReadsPart, View):
     limit: Shape
     strides: Shape | None = None
     size_fields = ("start", "limit")
-    rounding = EXACT
     samples = (
         sample(f32[4, 5], start=(1, 0), limit=(3, 5)),
         sample(f32[7, 5], start=(1, 0), limit=(6, 5), strides=(2, 3)),

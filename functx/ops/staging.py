@@ -15,7 +15,7 @@ from functx.core.effects import Effect, Effects
 from functx.core.errors import ArgumentError
 from functx.core.masks import indices_where, scatter_where
 from functx.core.primitive import Primitive
-from functx.core.samples import EXACT, f32, i32, sample
+from functx.core.samples import f32, i32, sample
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Cotangents, Dim, IRValue, NumPyArray, PyTree, Tangents, Values
 from functx.ops.families import Constant, MovesElements, TransposedByVJP
@@ -29,7 +29,6 @@ class OptimizationBarrier(TransposedByVJP, MovesElements):
 
     multiple_results = True
     may_share_outputs = True
-    rounding = EXACT
     samples = sample(f32[3], f32[2, 2]), sample(f32[3], i32[2])
 
     def abstract_eval(self, *avals: ShapedArray) -> Avals:

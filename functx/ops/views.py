@@ -96,7 +96,6 @@ class Copy(UnchangedValue, CopiesOperand, MovesElements, Linear):
     is_element_mapping = True
     host_kernel = np.array
     host_kernel_kinds = "biufc"
-    rounding = EXACT
     samples = sample(f32[2, 3]), sample(f32[2, 3], order="K")
 
     @property
@@ -133,7 +132,6 @@ class AsStrided(MovesElements, View):
     writable: bool = True
     size_fields = ("shape", "start", "steps")
     memory_order = MemoryOrder.REARRANGED
-    rounding = EXACT
     samples = (
         sample(f32[12], shape=(3, 2), start=(1,), steps=((4,), (-1,))),
         sample(f32[6], shape=(2, 3), start=(0,), steps=((3,), (1,))),

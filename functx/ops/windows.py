@@ -325,6 +325,7 @@ class ReduceWindowSum(WindowReduction, Linear):
 class WindowExtremum(WindowReduction, abstract=True):
     """The largest or smallest element in each window; the first of elements that tie has the derivative."""
 
+    rounding = EXACT
     samples = (
         sample(f32[3, 4], distinct=True, **_PLAIN),
         sample(f32[3, 4], distinct=True, **_DILATED),
@@ -359,8 +360,6 @@ class WindowExtremum(WindowReduction, abstract=True):
 class ReduceWindowMax(WindowExtremum):
     """The largest element in each window, nan if there is one; padding lies below all."""
 
-    rounding = EXACT
-
     def argument_primitive(self) -> Primitive:
         return ReduceWindowArgmax(*self.window)
 
@@ -370,8 +369,6 @@ class ReduceWindowMax(WindowExtremum):
 
 class ReduceWindowMin(WindowExtremum):
     """The smallest element in each window, nan if there is one; padding lies above all."""
-
-    rounding = EXACT
 
     def argument_primitive(self) -> Primitive:
         return ReduceWindowArgmin(*self.window)

@@ -157,7 +157,6 @@ class AnyActive(UnchangedValue):
 
     differentiable = False
     may_share_outputs = True
-    rounding = EXACT
     samples = (sample(bool_[()], values={0: True}),)
 
     def abstract_eval(self, mask: ShapedArray) -> ShapedArray:
