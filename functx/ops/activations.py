@@ -9,7 +9,7 @@ import numpy as np
 from functx import ops
 from functx.core.samples import Rounding, Sample, f32, i32, sample
 from functx.core.typing import ArrayLike, Mask, NumPyArray, Tangent, Value
-from functx.ops.families import Inexact, Unary, unary_function
+from functx.ops.families import Real, Unary, unary_function
 from functx.ops.operands import literal
 
 GELU_CUBIC = 0.044715
@@ -46,11 +46,10 @@ class Relu(Unary):
         return ops.select(ops.le(x, zero), zero, x)
 
 
-class Softplus(Inexact):
+class Softplus(Real):
     """log(1 + exp(x)), without overflow."""
 
     has_finite_derivative = True
-    accepts = "f"
     samples = (
         sample(f32[3, 4]),
         sample(f32[3], values={0: [0.0, 100.0, -100.0]}, gradients={0: [0.5, 1.0, 0.0]}),
@@ -66,11 +65,10 @@ class Softplus(Inexact):
         return ops.add(ops.max(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
-class LogSigmoid(Inexact):
+class LogSigmoid(Real):
     """-log(1 + exp(-x)), without overflow."""
 
     has_finite_derivative = True
-    accepts = "f"
     samples = (
         sample(f32[3, 4]),
         sample(f32[3], values={0: [0.0, 1000.0, -1000.0]}, gradients={0: [0.5, 0.0, 1.0]}),
@@ -86,11 +84,10 @@ class LogSigmoid(Inexact):
         return ops.sub(ops.min(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
-class LogCosh(Inexact):
+class LogCosh(Real):
     """log(cosh(x)), without overflow, and without cancellation near 0."""
 
     has_finite_derivative = True
-    accepts = "f"
     rounding = Rounding(is_absolute=True)
     samples = (
         sample(f32[3, 4]),
@@ -119,11 +116,10 @@ def _samples_with_slope(at_zero: float) -> tuple[Sample, ...]:
     return sample(f32[3, 4]), sample(f32[4], values={0: values}, gradients={0: slopes})
 
 
-class Silu(Inexact):
+class Silu(Real):
     """x / (1 + exp(-x))."""
 
     has_finite_derivative = True
-    accepts = "f"
     samples = _samples_with_slope(0.5)
 
     def derivative(self, out: Value, x: Value) -> Value:
@@ -135,11 +131,10 @@ class Silu(Inexact):
         return ops.mul(x, ops.logistic(x))
 
 
-class Mish(Inexact):
+class Mish(Real):
     """x tanh(log(1 + exp(x)))."""
 
     has_finite_derivative = True
-    accepts = "f"
     samples = _samples_with_slope(0.6)
 
     def derivative(self, out: Value, x: Value) -> Value:
@@ -155,12 +150,11 @@ class Mish(Inexact):
         return ops.mul(x, ops.tanh(softplus(x)))
 
 
-class Gelu(Inexact):
+class Gelu(Real):
     """x times the normal distribution function at x, or its tanh approximation if `approximate`."""
 
     has_finite_derivative = True
     approximate: bool
-    accepts = "f"
     samples = (
         sample(f32[3, 4], approximate=True),
         sample(f32[3, 4], approximate=False),

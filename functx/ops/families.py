@@ -177,12 +177,15 @@ class Unary(Elementwise, abstract=True):
 
 
 class Inexact(Unary, abstract=True):
-    """An elementwise function of one real or complex floating point operand.
-
-    A subclass narrows it to real operands with `accepts = "f"`.
-    """
+    """An elementwise function of one real or complex floating point operand."""
 
     accepts = "fc"
+
+
+class Real(Inexact, abstract=True):
+    """An elementwise function of one real floating point operand."""
+
+    accepts = "f"
 
 
 class Binary(Elementwise, abstract=True):

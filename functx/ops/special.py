@@ -24,6 +24,7 @@ from functx.ops.families import (
     Binary,
     Bitwise,
     Inexact,
+    Real,
     binary_function,
     check_same_dtype,
     elementwise_shape,
@@ -36,11 +37,10 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Erf(Inexact):
+class Erf(Real):
     """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x."""
 
     has_finite_derivative = True
-    accepts = "f"
     rounding = Rounding(ulps=16.0)
     samples = (sample(f32[3, 4]),)
 
@@ -50,10 +50,9 @@ class Erf(Inexact):
     lower = lower_to(chlo.erf)
 
 
-class Erfc(Inexact):
+class Erfc(Real):
     """1 - erf(x), accurate for large x."""
 
-    accepts = "f"
     rounding = Rounding(ulps=16.0)
     samples = (sample(f32[3, 4]),)
 
@@ -63,10 +62,9 @@ class Erfc(Inexact):
     lower = lower_to(chlo.erfc)
 
 
-class ErfInv(Inexact):
+class ErfInv(Real):
     """The inverse of erf, on [-1, 1]."""
 
-    accepts = "f"
     rounding = Rounding(ulps=64.0)
     samples = (sample(f32[3, 4], domain=(-0.8, 0.8)),)
 
@@ -76,10 +74,9 @@ class ErfInv(Inexact):
     lower = lower_to(chlo.erf_inv)
 
 
-class Ndtri(Inexact):
+class Ndtri(Real):
     """The inverse of the normal distribution function, on [0, 1]."""
 
-    accepts = "f"
     rounding = Rounding(ulps=64.0)
     samples = (
         sample(f32[3, 4], domain=(0.1, 0.9)),
@@ -98,10 +95,9 @@ class Ndtri(Inexact):
         return lower_at_least_in_single(ctx, jax_special.ndtri, x)
 
 
-class Spence(Inexact):
+class Spence(Real):
     """The integral of log(t) / (1 - t) from 1 to x, the dilogarithm of 1 - x."""
 
-    accepts = "f"
     rounding = Rounding(ulps=64.0)
     samples = (
         sample(f32[3, 4], domain=(0.1, 4.0)),
@@ -125,10 +121,9 @@ class Spence(Inexact):
         return lower_at_least_in_single(ctx, jax_special.spence, x)
 
 
-class Lgamma(Inexact):
+class Lgamma(Real):
     """log(|gamma(x)|)."""
 
-    accepts = "f"
     rounding = Rounding(ulps=64.0)
     samples = sample(f32[3, 4], domain=(0.5, 4.0)), sample(f32[3], domain=(-0.8, -0.2))
 
@@ -138,10 +133,9 @@ class Lgamma(Inexact):
     lower = lower_to(chlo.lgamma)
 
 
-class Digamma(Inexact):
+class Digamma(Real):
     """The derivative of log(gamma(x))."""
 
-    accepts = "f"
     rounding = Rounding(ulps=64.0)
     samples = sample(f32[3, 4], domain=(0.5, 4.0)), sample(f32[3], domain=(-20.8, -20.2))
 
@@ -238,10 +232,9 @@ class Xlog1py(Binary):
         return ops.select(is_zero, 0.0, ops.mul(x, ops.log1p(ops.select(is_zero, 0.0, y))))
 
 
-class BesselI0(Inexact):
+class BesselI0(Real):
     """The modified Bessel function of the first kind of order 0."""
 
-    accepts = "f"
     name = "bessel_i0"
     rounding = Rounding(ulps=16.0)
     samples = (
@@ -256,10 +249,9 @@ class BesselI0(Inexact):
         return undo_exponential_scaling(bessel_i0e, x, ops.abs(x))
 
 
-class BesselI1(Inexact):
+class BesselI1(Real):
     """The modified Bessel function of the first kind of order 1."""
 
-    accepts = "f"
     name = "bessel_i1"
     rounding = Rounding(ulps=16.0)
     samples = (
@@ -275,10 +267,9 @@ class BesselI1(Inexact):
         return undo_exponential_scaling(bessel_i1e, x, x)
 
 
-class BesselI0e(Inexact):
+class BesselI0e(Real):
     """exp(-|x|) times the modified Bessel function of the first kind of order 0."""
 
-    accepts = "f"
     name = "bessel_i0e"
     rounding = Rounding(ulps=16.0)
     samples = (
@@ -293,10 +284,9 @@ class BesselI0e(Inexact):
         return ctx.via_jax(lax.bessel_i0e, x)
 
 
-class BesselI1e(Inexact):
+class BesselI1e(Real):
     """exp(-|x|) times the modified Bessel function of the first kind of order 1."""
 
-    accepts = "f"
     name = "bessel_i1e"
     rounding = Rounding(ulps=16.0)
     samples = (

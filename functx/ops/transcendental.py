@@ -13,7 +13,7 @@ from functx import ops
 from functx.core.samples import CORRECTLY_ROUNDED, Rounding, c64, f32, sample
 from functx.core.types import is_complex
 from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
-from functx.ops.families import Binary, Inexact, binary_function, lower_to, unary_function
+from functx.ops.families import Binary, Inexact, Real, binary_function, lower_to, unary_function
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -112,10 +112,9 @@ class Sqrt(Inexact):
     lower = lower_to(stablehlo.sqrt)
 
 
-class SafeSqrt(Inexact):
+class SafeSqrt(Real):
     """The square root of a sum of squares; its derivative at 0 is 0, as that of a norm."""
 
-    accepts = "f"
     numpy = np.sqrt
     samples = (
         sample(f32[3, 4], domain=(0.5, 2.0)),
@@ -143,10 +142,9 @@ class Rsqrt(Inexact):
     lower = lower_to(stablehlo.rsqrt)
 
 
-class Cbrt(Inexact):
+class Cbrt(Real):
     """The real cube root, also of negative x; its derivative at 0 is infinite."""
 
-    accepts = "f"
     numpy = np.cbrt
     rounding = Rounding(ulps=16.0)
     samples = (
