@@ -665,6 +665,8 @@ class UpdatesInPlace(Primitive, abstract=True):
 class HasPrograms(Primitive, abstract=True):
     """An operation that runs sub-programs, and takes the values that these capture as operands."""
 
+    multiple_results = True
+
     def hoist_constants(
         self, programs: Sequence[Program], extras: Sequence[Sequence[Any]], operands: Sequence[Any]
     ) -> tuple[Primitive, Sequence[Any]]:

@@ -130,7 +130,6 @@ class HigherOrderCall(HasPrograms, abstract=True):
     captures: tuple[int, ...] = ()
     options: tuple[tuple[str, Hashable], ...] = ()
     structure: CallStructure | None = None
-    multiple_results = True
 
     def __init_subclass__(cls, abstract: bool = False):
         super().__init_subclass__(abstract)

@@ -162,7 +162,6 @@ class ProgramCall(HasPrograms, abstract=True):
     """A primitive that runs its `program` once on its operands: `Call` and `Checkpoint`."""
 
     program: Program
-    multiple_results = True
 
     def with_program(self, program: Program) -> Self:
         """A call of another program with the other parameters of this one."""

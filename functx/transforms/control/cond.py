@@ -110,7 +110,6 @@ class Cond(HasPrograms, UpdatesInPlace):
     """
 
     branches: tuple[Program, ...]
-    multiple_results = True
     samples = LazySamples(lambda: (
         sample(
             i32[()], f64[3], f64[3], i32[()],

@@ -111,7 +111,6 @@ class Scan(HasPrograms):
     reverse: bool = False
     unroll: int = 1
     size_fields = ("length",)
-    multiple_results = True
     samples = LazySamples(lambda: (
         sample(
             f64[2], i32[()], f64[2], f64[3, 2],

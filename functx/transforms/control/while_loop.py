@@ -104,7 +104,6 @@ class While(HasPrograms):
     body_consts: int
     checkpoints: int = DEFAULT_CHECKPOINTS
     max_steps: int | None = None
-    multiple_results = True
     unbounded = True
     samples = LazySamples(lambda: tuple(
         sample(
