@@ -9,7 +9,7 @@ import numpy as np
 from functx import ops
 from functx.core.samples import Rounding, Sample, f32, i32, sample
 from functx.core.typing import ArrayLike, Mask, NumPyArray, Tangent, Value
-from functx.ops.families import Real, Unary, unary_function
+from functx.ops.families import RealFunction, Unary, unary_function
 from functx.ops.operands import literal
 
 GELU_CUBIC = 0.044715
@@ -46,7 +46,7 @@ class Relu(Unary):
         return ops.select(ops.le(x, zero), zero, x)
 
 
-class Softplus(Real):
+class Softplus(RealFunction):
     """log(1 + exp(x)), without overflow."""
 
     has_finite_derivative = True
@@ -65,7 +65,7 @@ class Softplus(Real):
         return ops.add(ops.max(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
-class LogSigmoid(Real):
+class LogSigmoid(RealFunction):
     """-log(1 + exp(-x)), without overflow."""
 
     has_finite_derivative = True
@@ -84,7 +84,7 @@ class LogSigmoid(Real):
         return ops.sub(ops.min(x, 0), ops.log1p(ops.exp(ops.neg(ops.abs(x)))))
 
 
-class LogCosh(Real):
+class LogCosh(RealFunction):
     """log(cosh(x)), without overflow, and without cancellation near 0."""
 
     has_finite_derivative = True
@@ -116,7 +116,7 @@ def _samples_with_slope(at_zero: float) -> tuple[Sample, ...]:
     return sample(f32[3, 4]), sample(f32[4], values={0: values}, gradients={0: slopes})
 
 
-class Silu(Real):
+class Silu(RealFunction):
     """x / (1 + exp(-x))."""
 
     has_finite_derivative = True
@@ -131,7 +131,7 @@ class Silu(Real):
         return ops.mul(x, ops.logistic(x))
 
 
-class Mish(Real):
+class Mish(RealFunction):
     """x tanh(log(1 + exp(x)))."""
 
     has_finite_derivative = True
@@ -150,7 +150,7 @@ class Mish(Real):
         return ops.mul(x, ops.tanh(softplus(x)))
 
 
-class Gelu(Real):
+class Gelu(RealFunction):
     """x times the normal distribution function at x, or its tanh approximation if `approximate`."""
 
     has_finite_derivative = True

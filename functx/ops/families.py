@@ -182,7 +182,7 @@ class Inexact(Unary, abstract=True):
     accepts = "fc"
 
 
-class Real(Inexact, abstract=True):
+class RealFunction(Inexact, abstract=True):
     """An elementwise function of one real floating point operand."""
 
     accepts = "f"

@@ -24,7 +24,7 @@ from functx.ops.families import (
     Binary,
     Bitwise,
     Inexact,
-    Real,
+    RealFunction,
     binary_function,
     check_same_dtype,
     elementwise_shape,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Erf(Real):
+class Erf(RealFunction):
     """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x."""
 
     has_finite_derivative = True
@@ -50,7 +50,7 @@ class Erf(Real):
     lower = lower_to(chlo.erf)
 
 
-class Erfc(Real):
+class Erfc(RealFunction):
     """1 - erf(x), accurate for large x."""
 
     rounding = Rounding(ulps=16.0)
@@ -62,7 +62,7 @@ class Erfc(Real):
     lower = lower_to(chlo.erfc)
 
 
-class ErfInv(Real):
+class ErfInv(RealFunction):
     """The inverse of erf, on [-1, 1]."""
 
     rounding = Rounding(ulps=64.0)
@@ -74,7 +74,7 @@ class ErfInv(Real):
     lower = lower_to(chlo.erf_inv)
 
 
-class Ndtri(Real):
+class Ndtri(RealFunction):
     """The inverse of the normal distribution function, on [0, 1]."""
 
     rounding = Rounding(ulps=64.0)
@@ -95,7 +95,7 @@ class Ndtri(Real):
         return lower_at_least_in_single(ctx, jax_special.ndtri, x)
 
 
-class Spence(Real):
+class Spence(RealFunction):
     """The integral of log(t) / (1 - t) from 1 to x, the dilogarithm of 1 - x."""
 
     rounding = Rounding(ulps=64.0)
@@ -121,7 +121,7 @@ class Spence(Real):
         return lower_at_least_in_single(ctx, jax_special.spence, x)
 
 
-class Lgamma(Real):
+class Lgamma(RealFunction):
     """log(|gamma(x)|)."""
 
     rounding = Rounding(ulps=64.0)
@@ -133,7 +133,7 @@ class Lgamma(Real):
     lower = lower_to(chlo.lgamma)
 
 
-class Digamma(Real):
+class Digamma(RealFunction):
     """The derivative of log(gamma(x))."""
 
     rounding = Rounding(ulps=64.0)
@@ -232,7 +232,7 @@ class Xlog1py(Binary):
         return ops.select(is_zero, 0.0, ops.mul(x, ops.log1p(ops.select(is_zero, 0.0, y))))
 
 
-class BesselI0(Real):
+class BesselI0(RealFunction):
     """The modified Bessel function of the first kind of order 0."""
 
     name = "bessel_i0"
@@ -249,7 +249,7 @@ class BesselI0(Real):
         return undo_exponential_scaling(bessel_i0e, x, ops.abs(x))
 
 
-class BesselI1(Real):
+class BesselI1(RealFunction):
     """The modified Bessel function of the first kind of order 1."""
 
     name = "bessel_i1"
@@ -267,7 +267,7 @@ class BesselI1(Real):
         return undo_exponential_scaling(bessel_i1e, x, x)
 
 
-class BesselI0e(Real):
+class BesselI0e(RealFunction):
     """exp(-|x|) times the modified Bessel function of the first kind of order 0."""
 
     name = "bessel_i0e"
@@ -284,7 +284,7 @@ class BesselI0e(Real):
         return ctx.via_jax(lax.bessel_i0e, x)
 
 
-class BesselI1e(Real):
+class BesselI1e(RealFunction):
     """exp(-|x|) times the modified Bessel function of the first kind of order 1."""
 
     name = "bessel_i1e"

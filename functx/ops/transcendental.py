@@ -13,7 +13,14 @@ from functx import ops
 from functx.core.samples import CORRECTLY_ROUNDED, Rounding, c64, f32, sample
 from functx.core.types import is_complex
 from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
-from functx.ops.families import Binary, Inexact, Real, binary_function, lower_to, unary_function
+from functx.ops.families import (
+    Binary,
+    Inexact,
+    RealFunction,
+    binary_function,
+    lower_to,
+    unary_function,
+)
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -112,7 +119,7 @@ class Sqrt(Inexact):
     lower = lower_to(stablehlo.sqrt)
 
 
-class SafeSqrt(Real):
+class SafeSqrt(RealFunction):
     """The square root of a sum of squares; its derivative at 0 is 0, as that of a norm."""
 
     numpy = np.sqrt
@@ -142,7 +149,7 @@ class Rsqrt(Inexact):
     lower = lower_to(stablehlo.rsqrt)
 
 
-class Cbrt(Real):
+class Cbrt(RealFunction):
     """The real cube root, also of negative x; its derivative at 0 is infinite."""
 
     numpy = np.cbrt
