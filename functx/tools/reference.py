@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from enum import EnumType
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
+from types import GenericAlias, ModuleType
 from typing import Any
 
 import jax
@@ -260,8 +260,8 @@ def _markdown(value: object) -> str:
 
 
 def _signature(value: Function) -> str:
-    if isinstance(value, EnumType):
-        # That of making a new enumeration, which changes with Python.
+    if isinstance(value, (EnumType, GenericAlias)):
+        # That of making a new enumeration or sequence, which changes with Python.
         return ""
     try:
         signature = inspect.signature(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from math import prod
@@ -121,14 +122,7 @@ def profile_instructions(run: Callable[[], Any], module: HloModule, runs: int) -
         if not files:
             return {}
         data = jax.profiler.ProfileData.from_file(str(files[0]))
-    by_run: defaultdict[Any, Counter[str]] = defaultdict(Counter)
-    for plane in data.planes:
-        for line in plane.lines:
-            for event in line.events:
-                stats = dict(event.stats)
-                name = str(stats.get("hlo_op", ""))
-                if name in module.instructions:
-                    by_run[stats.get("run_id", 0)][name] += event.duration_ns
+    by_run = _durations(data, module)
     if not by_run:
         return {}
     # Without numbers of runs, all of them are in one.
@@ -142,3 +136,18 @@ def profile_instructions(run: Callable[[], Any], module: HloModule, runs: int) -
     middle = median_low(totals.values())
     chosen = next(number for number, total in totals.items() if total == middle)
     return {name: max(ns, 0) * 1e-9 / count for name, ns in by_run[chosen].items()}
+
+
+def _durations(data: jax.profiler.ProfileData, module: HloModule) -> dict[Any, Counter[str]]:
+    """The nanoseconds of the instructions of a module in a profile, by run."""
+    by_run: defaultdict[Any, Counter[str]] = defaultdict(Counter)
+    with warnings.catch_warnings():
+        # The process ends where Python 3.13's warning of jaxlib's types is an error.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        events = [e for plane in data.planes for line in plane.lines for e in line.events]
+        for event in events:
+            stats = dict(event.stats)
+            name = str(stats.get("hlo_op", ""))
+            if name in module.instructions:
+                by_run[stats.get("run_id", 0)][name] += event.duration_ns
+    return by_run

@@ -9,9 +9,10 @@ import numpy
 
 
 def scipy_calls():
+    import scipy
     from scipy import fft, integrate, signal, special, stats
 
-    return {
+    calls = {
         "expit": special.expit,
         "gammaln": special.gammaln,
         "betainc": lambda x: special.betainc(2.0, 3.0, x / 3),
@@ -35,6 +36,11 @@ def scipy_calls():
         "rfft": lambda x: abs(fft.rfft(x)),
         "trapezoid": integrate.trapezoid,
     }
+    if numpy.lib.NumpyVersion(scipy.__version__) >= "1.18.0":
+        # They ask for the values of all arrays but JAX's, to find nan in them.
+        for name in ["skew", "kurtosis", "entropy", "gmean", "circmean", "ttest_1samp", "bartlett"]:
+            del calls[name]
+    return calls
 
 
 def sklearn_calls():

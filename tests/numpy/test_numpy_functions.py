@@ -23,7 +23,7 @@ np.concatenate([x, x], axis=1) | np.concat([v, v]) | np.convolve(v, v, "same") |
 np.count_nonzero(x > 0) | np.count_nonzero(x, axis=0) | np.cov(x) | np.cross(v[:3], v[1:]) | np.cumprod(x, 0) | np.cumsum(x) | np.cumulative_sum(v)
 np.cumulative_prod(v) | np.delete(v, 1) | np.diag(v) | np.diag(x, 1) | np.diagflat(v) | np.diagonal(x) | np.diff(x, axis=0) | np.digitize(v, [-1, 0, 1])
 np.dot(x, v) | np.dsplit(x[:, :, None] * v, 2) | np.dstack([x, x]) | np.ediff1d(v) | np.einsum("ij,j->i", x, v) | np.empty_like(x).shape
-np.expand_dims(x, (0, 2)) | np.fix(x) | np.flip(x) | np.fliplr(x) | np.flipud(x) | np.full_like(x, 3) | np.geomspace(v[0], 3.0, 4)
+np.expand_dims(x, (0, 2)) | np.flip(x) | np.fliplr(x) | np.flipud(x) | np.full_like(x, 3) | np.geomspace(v[0], 3.0, 4)
 np.gradient(v) | np.gradient(x, axis=0) | np.histogram(v, 3)[0] * 1.0 | np.histogram2d(v, v, 2)[0] * 1.0 | np.histogram_bin_edges(v, 3) | np.histogramdd(x, 2)[1]
 np.hsplit(x, 2) | np.hstack([v, v]) | np.i0(v) | np.imag(x) | np.inner(v, v) | np.insert(v, 1, 9.0) | np.interp(v, [-2, 0, 3], [1, 2, 0])
 np.isclose(x, 0) | np.iscomplex(x) | np.iscomplexobj(x) | np.isin(p, [1, 3]) | np.isneginf(x) | np.isposinf(x) | np.isreal(x) | np.isrealobj(x)
