@@ -131,6 +131,7 @@ def histogramdd(
 ) -> tuple[Value, list[Value]]:
     """The histogram of the points in the rows of `sample`, and a list of the edges along each axis.
 
+    A list or tuple has an item for each axis, with the coordinates of all points.
     `bins` and `range` are those of `histogram`, one number of bins for all axes or a sequence with an
     item for each of them.
 
@@ -140,6 +141,8 @@ def histogramdd(
            [0, 2]], dtype=int32)
     """
     (points,) = promote_inexact(asarray(sample))
+    if isinstance(sample, (list, tuple)) and aval_of(points).ndim == 2:
+        points = ops.permute_dims(points, (1, 0))
     points = reshape(points, (-1, 1)) if aval_of(points).ndim < 2 else points
     if points.ndim != 2:
         raise ShapeError(f"histogramdd: a point must be a row; got {aval_of(points)!r}")

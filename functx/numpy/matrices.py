@@ -12,7 +12,7 @@ from functx.core.errors import ShapeError
 from functx.core.tracer import as_ndarray, aval_of, current_builder
 from functx.core.types import canonical_dtype, kind
 from functx.core.typing import ArrayLike, ArrayOrList, DTypeLike, Out, Value
-from functx.numpy.array_creation import FLOAT, arange, asarray, sample_count, zeros
+from functx.numpy.array_creation import FLOAT, INT, arange, asarray, sample_count, zeros
 from functx.numpy.devices import on_device
 from functx.numpy.eager_programs import as_one_program
 from functx.numpy.mutation import accept_out
@@ -163,7 +163,8 @@ def vander(x: ArrayOrList, N: int | None = None, increasing: bool = False) -> Va
     if aval.ndim != 1:
         raise ShapeError(f"vander: the array must have one dimension; got {aval!r}")
     count = aval.shape[0] if N is None else sample_count("vander", N)
-    exponent_dtype = aval.dtype if kind(aval.dtype) in "iu" else np.int32
+    of_integers = {"i": aval.dtype, "u": aval.dtype, "b": INT}
+    exponent_dtype = of_integers.get(kind(aval.dtype), np.int32)
     exponents = (
         arange(count, dtype=exponent_dtype)
         if increasing

@@ -8,11 +8,13 @@ from functools import wraps
 from inspect import unwrap
 from typing import Any
 
+import numpy as np
+
 from functx import ops
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, is_inexact, real_dtype
 from functx.core.typing import ArrayOrList, DTypeLike, Out, Value
-from functx.numpy import floating_point, operators
+from functx.numpy import floating_point, operators, ufuncs
 from functx.numpy.array_creation import asarray
 from functx.numpy.cumulative import cumprod, cumsum
 from functx.numpy.reductions import (
@@ -66,7 +68,14 @@ def _ignoring_nan(reduce: ReductionFunction[P], doc: str) -> ReductionFunction[P
         options.update(zip(parameters, args, strict=False))
         if "correction" in options:
             options["ddof"] = resolve_ddof(name, options.get("ddof", 0), options.pop("correction"))
-        return function(a, axis, **options | {"where": _not_nan(a, options.get("where"))})
+        valid = _not_nan(a, options.get("where"))
+        result = function(a, axis, **options | {"where": valid})
+        ddof = options.get("ddof", 0)
+        if type(ddof) in (int, float) and ddof <= 0:
+            return result
+        # Where `ddof` elements or fewer remain, `var` has infinity as well as nan.
+        count = sum(ops.full(aval_of(a).shape, 1, np.int32), axis, where=valid)
+        return ufuncs.where(operators.less_equal(count, ddof), math.nan, result)
 
     reduce_valid.__name__ = reduce_valid.__qualname__ = name
     reduce_valid.__module__, reduce_valid.__doc__ = __name__, doc

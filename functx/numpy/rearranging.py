@@ -389,8 +389,11 @@ def pad(
     if reflect_type not in ("even", "odd"):
         raise ValueRangeError(f"pad: reflect_type must be 'even' or 'odd'; got {reflect_type!r}")
     if isinstance(pad_width, dict):
-        by_axis = {canonical_axis(d, aval.ndim, "pad: axis"): w for d, w in pad_width.items()}
-        pad_width = [by_axis.get(d, 0) for d in range(aval.ndim)]
+        by_axis = {
+            canonical_axis(d, aval.ndim, "pad: axis"): w if is_sequence(w) else (w, w)
+            for d, w in pad_width.items()
+        }
+        pad_width = [by_axis.get(d, (0, 0)) for d in range(aval.ndim)]
     widths = [
         (as_int("pad: widths", low), as_int("pad: widths", high))
         for low, high in _pairs_per_axis(pad_width, aval.ndim, "widths")
@@ -404,7 +407,9 @@ def pad(
     lengths = _pairs_per_axis(kwargs.get("stat_length"), aval.ndim, "lengths")
     ends = _pairs_per_axis(kwargs.get("end_values", 0), aval.ndim, "end_values")
     for axis, (low, high) in enumerate(widths):
-        if (low or high) and not aval.shape[axis]:
+        if not low and not high:
+            continue
+        if not aval.shape[axis]:
             raise ShapeError(
                 f"pad: an axis without elements must be padded by a constant; got axis {axis} "
                 f"of {aval!r} with mode {mode!r}"

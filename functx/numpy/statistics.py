@@ -303,11 +303,14 @@ def nanquantile(
     *,
     weights: ArrayOrList | None = None,
 ) -> Value:
-    """`quantile` of the elements that are not nan; nan where all are."""
+    """`quantile` of the elements that are not nan; nan where there are none."""
     if weights is not None or method == "inverted_cdf":
         values = _weighted_quantile("nanquantile", a, q, axis, method, keepdims, weights, True)
         return write_out_exact("nanquantile", values, out)
     sorted_elements, shape, axes = _sort_reduced_axes("nanquantile", a, axis)
+    rows = aval_of(sorted_elements)
+    if not rows.shape[-1]:
+        sorted_elements = ops.full((*rows.shape[:-1], 1), math.nan, rows.dtype)
     q, values = _quantile_values(sorted_elements, q, 0, method, nans=True)
     return write_out_exact(
         "nanquantile", _restore_dims(values, aval_of(q).shape, shape, axes, keepdims), out
@@ -361,8 +364,10 @@ def _weighted_quantile(
     x, w = ops.sort_key_val(x, w, -1)
     sums = ops.cumsum(w, last)
     total = ops.slice_in_dim(sums, aval.shape[-1] - 1, aval.shape[-1], 1, last)
+    # XLA divides by a broadcast number by multiplying with its rounded reciprocal: 49 / 98 < 0.5.
+    divisor = ops.optimization_barrier(broadcast_to(total, aval.shape))
     # An element without a weight is not the first that reaches 0.
-    cdf = ufuncs.where(ops.eq(sums, 0), -1.0, operators.divide(sums, total))
+    cdf = ufuncs.where(ops.eq(sums, 0), -1.0, ops.div(sums, divisor))
     q = asarray(q)
     fractions = ops.reshape(ops.convert_element_type(q, cdf.dtype), (aval_of(q).size, 1))
     before = operators.less(ops.expand_dims(cdf, last), fractions)

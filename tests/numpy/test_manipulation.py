@@ -350,6 +350,12 @@ def test_pad_takes_a_width_an_axis_and_a_dict_of_axes():
     x = np.ones((2, 3), np.float32)
     assert fnp.pad(x, [[1], [2]]).shape == (4, 7)
     assert fnp.pad(x, {-1: (1, 2)}).shape == (2, 6)
+    assert fnp.pad(x, {1: 4}).shape == (2, 11)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "linear_ramp", "maximum", "median"])
+def test_pad_leaves_an_axis_without_elements_as_it_is(mode):
+    assert fnp.pad(np.ones((2, 0, 2)), ((3, 3), (0, 0), (1, 1)), mode).shape == (8, 0, 4)
 
 
 @pytest.mark.parametrize("indices", [3, -1, [7, -10, 2]])

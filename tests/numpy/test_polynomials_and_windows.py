@@ -96,6 +96,14 @@ batched = Agreement(fnp, jnp, SMOOTH, values_of_a_batch, weak=False)
 differentiated = Agreement(fnp, jnp, SMOOTH, derivatives, weak=False)
 
 
+def test_a_list_of_a_histogram_has_the_coordinates_along_each_axis():
+    x, y = np.float32([1, 2, 3]), np.float32([4, 5, 9])
+    for sample in ((x, y), [x.tolist(), y.tolist()], np.stack([x, y], 1)):
+        counts, edges = fnp.histogramdd(sample, 2)
+        np.testing.assert_array_equal(counts, [[1, 0], [1, 1]])
+        np.testing.assert_array_equal(edges, [[1, 2, 3], [4, 6.5, 9]])
+
+
 @pytest.mark.parametrize("call", [*SMOOTH, *VALUES], ids=label)
 def test_values_and_dtypes_are_those_of_jax(call):
     agreement.check(call, 128)

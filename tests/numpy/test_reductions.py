@@ -535,3 +535,10 @@ def test_extrema_of_complex_numbers_with_infinite_real_parts_are_among_them(name
     running = getattr(lax, f"cum{name}")
     numpy.testing.assert_array_equal(jit(running)(x), [x[0], wanted])
     numpy.testing.assert_array_equal(running(x, reverse=True), [wanted, x[1]])
+
+
+def test_the_median_of_no_elements_is_nan_where_nans_are_left_out():
+    empty = numpy.zeros((3, 0), "float32")
+    assert numpy.isnan(np.nanmedian(empty, 1)).tolist() == [True] * 3
+    assert np.nanmedian(empty, 0).shape == (0,)
+    assert np.nanpercentile(empty, numpy.array([20.0, 40.0]), 1).shape == (2, 3)

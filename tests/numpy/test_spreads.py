@@ -266,3 +266,11 @@ def test_equal_elements_have_zero_variance_for_every_rounding_of_their_mean():
         )
         for found in f(x):
             assert not numpy.any(found)
+
+
+@pytest.mark.parametrize("ddof", [1, 2, 3])
+def test_spreads_of_no_more_elements_than_ddof_are_nan(ddof):
+    gaps = numpy.array([[1.0, 2.0, INF - INF], [1.0, 2.0, 4.0], [INF - INF] * 3], "float32")
+    for name in ("nanvar", "nanstd"):
+        found = getattr(np, name)(gaps, 1, ddof=ddof)
+        numpy.testing.assert_allclose(found, getattr(jnp, name)(gaps, 1, ddof=ddof), 1e-6)

@@ -38,6 +38,16 @@ def test_weights_of_the_reduced_axis_and_percentiles():
             np.testing.assert_allclose(getattr(fnp, name)(X, 40, **options), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_sum_that_reaches_the_fraction_exactly_is_enough(dtype):
+    with jax.enable_x64():
+        rows = np.arange(98, dtype=dtype)
+        q = ((rows + 1) / 98).astype(dtype)
+        for weights in (None, np.full(98, 3.0, dtype)):
+            found = fnp.quantile(rows, q, weights=weights, method="inverted_cdf")
+            np.testing.assert_array_equal(found, rows)
+
+
 def test_the_derivative_goes_to_the_chosen_element():
     def median(x):
         return fnp.quantile(x, 0.5, weights=np.arange(4.0), method="inverted_cdf")
