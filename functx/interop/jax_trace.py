@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.core
 import numpy as np
-from jax.extend.core import Primitive, Var, find_top_trace, new_jaxpr_eqn, set_current_trace
+from jax.extend.core import (
+    ClosedJaxpr,
+    Primitive,
+    Var,
+    find_top_trace,
+    new_jaxpr_eqn,
+    set_current_trace,
+)
 from jax.extend.linear_util import WrappedFun
 
 from functx.core import tree
@@ -40,6 +47,7 @@ from functx.interop.jaxprs import (
     function_fingerprint,
     jax_avals,
     jaxpr_of,
+    reference_error,
 )
 from functx.interop.translation import (
     inline_jaxpr,
@@ -86,10 +94,14 @@ class FunctxTrace(jax.core.Trace):
     def process_primitive(
         self, primitive: Primitive, args: Values, params: dict[str, Any], /
     ) -> Value | list[Value]:
-        if current_builder.innermost() is None or not should_stage(args):
+        if current_builder.innermost() is None:
             with set_current_trace(self.outer_trace):
                 return primitive.bind(*args, **params)
         avals = [jax.typeof(x) for x in args]
+        check_references(primitive, args, avals)
+        if not should_stage(args):
+            with set_current_trace(self.outer_trace):
+                return primitive.bind(*args, **params)
         found, effects = primitive.abstract_eval(*avals, **params)
         out_avals = found if primitive.multiple_results else [found]
         eqn = new_jaxpr_eqn([*map(Var, avals)], [*map(Var, out_avals)], primitive, params, effects)
@@ -140,15 +152,28 @@ class FunctxTrace(jax.core.Trace):
         )
 
     def process_shard_map(
-        self, primitive: Primitive, fun: WrappedFun, args: Values, /, **params: Any
-    ) -> list[Value]:
-        return self.stage_call(primitive, args, subfuns=(fun,), **params)
+        self, primitive: Primitive, fun: Function, args: Values, /, **params: Any
+    ) -> Any:
+        call = partial(primitive.bind, subfuns=(fun,), **params)
+        if not should_stage(args):
+            with set_current_trace(self.outer_trace):
+                return call(*args)
+        result: Any = None
+
+        def mapped(*xs: Value) -> list[Value]:
+            nonlocal result
+            result = call(*xs)
+            return list(result)
+
+        # The result is a pytree of its own class, whose leaves are those of the user's function.
+        outs = self.append_jaxpr(self.jaxpr_of_call(mapped, args), args)
+        return result.update(outs)
 
     def stage_call(
         self,
         primitive: Primitive,
         args: Values,
-        with_values: Callable[[], Function] | None = None,
+        with_values: Callable[[], Function],
         **params: Any,
     ) -> list[Value]:
         """A call with functions among its parameters, translated from the jaxpr that JAX makes of it.
@@ -161,27 +186,33 @@ class FunctxTrace(jax.core.Trace):
                 return params["subfuns"][0].call_wrapped(*args)
         function = None
         try:
-            with set_current_trace(self):
-                closed = jaxpr_of(
-                    lambda *xs: primitive.bind(*xs, **params), [*map(jax.typeof, args)]
-                )
+            closed = self.jaxpr_of_call(partial(primitive.bind, **params), args)
         except VALUE_ERRORS:
             # A rule with symbolic zeros is traced later, when no values are known.
-            if with_values is None or params["symbolic_zeros"]:
+            if params["symbolic_zeros"]:
                 raise
             function = with_values()
         if function is not None:
             with set_current_trace(self):
                 outs = made_by_jax(function(*args))
         else:
-            consts = [to_functx_value(c) for c in closed.consts]
-            outs = self.append_equations(
-                lambda *values: inline_jaxpr(closed.jaxpr, consts, values), args, closed.out_avals
-            )
+            outs = self.append_jaxpr(closed, args)
         # JAX reads the structure of the result either from the function or from its rule.
         for rule in params["subfuns"][1:]:
             reset_stores(rule)
         return outs
+
+    def jaxpr_of_call(self, call: Function, args: Values) -> ClosedJaxpr:
+        """The jaxpr of `call` for arguments as `args`."""
+        with set_current_trace(self):
+            return jaxpr_of(call, [*map(jax.typeof, args)])
+
+    def append_jaxpr(self, closed: ClosedJaxpr, args: Values) -> list[Value]:
+        """The outputs of a jaxpr on the JAX values `args`, its equations appended to the program."""
+        consts = [to_functx_value(c) for c in closed.consts]
+        return self.append_equations(
+            lambda *values: inline_jaxpr(closed.jaxpr, consts, values), args, closed.out_avals
+        )
 
     def append_equations(
         self, body: Callable[..., Values], args: Values, out_avals: Sequence[Any]
@@ -197,6 +228,15 @@ class FunctxTrace(jax.core.Trace):
                 return [to_jax_value(x, aval) for x, aval in zip(outs, out_avals, strict=True)]
         finally:
             builder.source = outer
+
+
+def check_references(primitive: Primitive, args: Values, avals: Sequence[Any]) -> None:
+    """Raise an error for references, other than to read a whole one, which happens before the program runs."""
+    if primitive.name == "get" and not any(isinstance(x, Tracer) for x in args):
+        return
+    for aval in avals:
+        if isinstance(aval, jax.ref.AbstractRef):
+            raise reference_error(aval)
 
 
 def should_stage(args: Values) -> bool:
@@ -219,6 +259,8 @@ def to_functx_value(x: Value) -> Value:
     if type(x) is PRNGKeyTracer:
         return x.key_data
     aval = jax.typeof(x)
+    if isinstance(aval, jax.ref.AbstractRef):
+        raise reference_error(aval)
     if prng_key_type(aval.dtype) is not None:
         with backend.outer_jax_trace():
             return constant_array(x)

@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, Literal
 
 from functx.core import tree
 from functx.core.caches import IdentityKey
-from functx.core.errors import DTypeError, TreeError
+from functx.core.errors import CapturedWriteError, DTypeError, TreeError
 from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
 from functx.core.tracer import PRNGKeyTracer, Tracer, current_builder, is_device_array
@@ -36,12 +36,22 @@ JaxprEqn: TypeAlias = Any
 def aval_from_jax(aval: JaxAval) -> ShapedArray:
     """functx's aval for an aval of JAX; that of the words for typed keys.
 
-    Raises DTypeError for a dtype that functx does not have.
+    Raises DTypeError for a dtype that functx does not have, CapturedWriteError for a reference.
     """
     found = aval_from_jax_or_none(aval)
-    if found is None:
-        raise DTypeError(f"from_jax: arrays must have a dtype that functx has; got {aval}")
-    return found
+    if found is not None:
+        return found
+    if isinstance(aval, jax.ref.AbstractRef):
+        raise reference_error(aval)
+    raise DTypeError(f"from_jax: arrays must have a dtype that functx has; got {aval}")
+
+
+def reference_error(aval: jax.ref.AbstractRef) -> CapturedWriteError:
+    """The error for an operation on a reference of JAX that programs cannot make."""
+    return CapturedWriteError(
+        f"a traced function must not write to a Ref of JAX, nor read a part of one; got one of {aval}",
+        fix="Make it with functx.new_ref. A function under jax.jit may make and use references of JAX.",
+    )
 
 
 def aval_from_jax_or_none(aval: JaxAval) -> ShapedArray | None:
@@ -65,6 +75,8 @@ def constant_array(x: Value) -> Value:
     """A constant of a jaxpr as an array that a program may capture."""
     if type(x) is PRNGKeyTracer:
         return x.key_data
+    if isinstance(x, jax.Ref):
+        raise reference_error(jax.typeof(x))
     if isinstance(x, (jax.Array, np.ndarray)):
         return jax.random.key_data(x) if prng_key_type(x.dtype) is not None else x
     return np.asarray(x)

@@ -685,3 +685,84 @@ def test_functions_of_jax_take_integers_that_the_caller_of_a_transform_gave():
     assert [float(fx.grad(f)(2.0, n)) for n in (4, 3)] == [7, 4]
     with pytest.raises(jax.errors.ConcretizationTypeError):
         fx.vmap(f, in_axes=(None, 0))(2.0, onp.arange(3))
+
+
+def pulled_back(x):
+    out, pullback = jax.vjp(jnp.sin, x)
+    return pullback(out)[0]
+
+
+def called_back(x):
+    return jax.pure_callback(onp.cos, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@pytest.mark.parametrize("f", [pulled_back, called_back, lambda x: x * jax.lax.psum(x, "d")])
+def test_shard_map_of_jax_is_traced_with_its_pytrees(f):
+    specs = {"x": PartitionSpec("d")}
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
+
+    def mapped(of, x):
+        body = jax.shard_map(
+            lambda a: {"y": (f(a["x"]), a["x"])},
+            mesh=mesh,
+            in_specs=(specs,),
+            out_specs={"y": PartitionSpec("d")},
+        )
+        known = body({"x": X})["y"][0]
+        return body({"x": x})["y"][0] * known + body({"x": x * x})["y"][1]
+
+    for of in (jax, fx):
+        found = of.jit(partial(mapped, of))(X)
+        onp.testing.assert_allclose(found, mapped(jax, X), rtol=1e-6)
+    if f is not called_back:
+        slopes = [of.grad(lambda x, of=of: mapped(of, x).sum())(X) for of in (jax, fx)]
+        onp.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-6)
+
+
+def repeated(step, x):
+    return fx.lax.fori_loop(0, 3, lambda i, y: step(y), x)
+
+
+WAYS_TO_CALL = {
+    "jit": lambda f: fx.jit(f)(2.0),
+    "grad": lambda f: fx.grad(f)(2.0),
+    "vmap": lambda f: fx.vmap(f)(X),
+    "loop": lambda f: repeated(f, 2.0),
+    "branch": lambda f: fx.lax.cond(False, f, lambda x: x, 2.0),
+    "jit of JAX": lambda f: fx.jit(jax.jit(f))(2.0),
+    "from_jax": lambda f: fx.jit(fx.from_jax(f))(2.0),
+}
+USES_OF_REFERENCES = {
+    "a traced value": lambda ref, x: ref.__setitem__(..., ref[...] + x),
+    "a constant array": lambda ref, x: ref.__setitem__(..., X),
+    "an element": lambda ref, x: ref[1],
+    "a sum": lambda ref, x: jax.ref.addupdate(ref, ..., X),
+}
+
+
+@pytest.mark.parametrize("how", WAYS_TO_CALL)
+@pytest.mark.parametrize("use", USES_OF_REFERENCES)
+def test_traces_do_not_write_to_references_of_jax(how, use):
+    ref = jax.new_ref(X)
+    with pytest.raises(CapturedWriteError, match="must not write to a Ref of JAX"):
+        WAYS_TO_CALL[how](lambda x: (USES_OF_REFERENCES[use](ref, x), x)[1])
+    onp.testing.assert_array_equal(ref[...], X)
+
+
+def test_a_whole_reference_of_jax_is_read_at_each_call():
+    ref = jax.new_ref(jnp.float32(1.0))
+    f = fx.jit(fx.grad(lambda x: repeated(lambda y: y * ref[...], x)))
+    assert f(2.0) == 1.0
+    ref[...] = 2.0
+    assert f(2.0) == 8.0
+
+
+def test_functions_under_the_jit_of_jax_may_have_references():
+    def f(x):
+        ref = jax.new_ref(x)
+        ref[...] = ref[...] * x
+        return jax.ref.freeze(ref)
+
+    assert fx.grad(jax.jit(f))(3.0) == 6.0
+    with pytest.raises(CapturedWriteError, match="must not write to a Ref of JAX"):
+        fx.grad(f)(3.0)
