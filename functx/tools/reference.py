@@ -267,6 +267,9 @@ def _signature(value: Function) -> str:
         signature = inspect.signature(value)
     except (ValueError, TypeError):
         return "(...)"
+    if isinstance(value, type) and str(signature) == "(*args, **kwargs)":
+        # That of a class that is not written in Python, which changes with Python.
+        return "(...)"
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
     # A default that is an object prints with its address.
