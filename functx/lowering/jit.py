@@ -76,8 +76,9 @@ def jit(
     around it: call `backward()`, and write to them. What it changes is written back after each call; its
     results have no history.
 
-    The result has the methods `lower(...)`, whose result has `compile()`, `as_text()` and
-    `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
+    The result has the methods `trace(...)`, whose result has the program as `jaxpr`, `out_info` and
+    `lower()`; `lower(...)`, whose result has `compile()`, `as_text()` and `cost_analysis()`;
+    `eval_shape(...)`; and `clear_cache()`.
 
     Raises StaticArgumentError for a static argument that cannot be hashed. Where a budget is too
     small, MemoryBudgetWarning gives the smallest possible one, which is used.
@@ -126,10 +127,11 @@ def jit(
     compiled = JittedFunction(fun, static_arguments, options, own_options, jit_with_state)
     wrapper = _call_of(compiled, bool(nums or names), inline)
     copy_function_metadata(wrapper, fun, "jit").__name__ = function_name(fun)
+    wrapper.trace = api_boundary(compiled.trace_call)  # type: ignore[attr-defined]
     wrapper.lower = api_boundary(compiled.lower)  # type: ignore[attr-defined]
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
-    vars(wrapper)[OWN_ATTRIBUTES] = ("lower", "eval_shape", "clear_cache")
+    vars(wrapper)[OWN_ATTRIBUTES] = ("trace", "lower", "eval_shape", "clear_cache")
     return wrapper
 
 

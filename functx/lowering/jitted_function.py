@@ -61,7 +61,7 @@ from functx.lowering.captured_arrays import (
 )
 from functx.lowering.execution import prepare_for_lookup
 from functx.lowering.functx_call import bind_functx_call
-from functx.lowering.lowered import CallingConvention, Lowered
+from functx.lowering.lowered import CallingConvention, Lowered, Traced
 from functx.lowering.recompilation import code_of_function, record_compilation
 from functx.lowering.state_arguments import KEYWORD, StateArguments, taking_state
 from functx.transforms.aliasing import (
@@ -74,6 +74,7 @@ from functx.transforms.aliasing import (
 from functx.transforms.argument_names import argument_names, function_name
 from functx.transforms.call_primitive import Call
 from functx.transforms.dce import drop_unused_inputs
+from functx.transforms.make_ir import program_of
 from functx.transforms.replayed_draws import has_replays
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
@@ -436,6 +437,13 @@ class JittedFunction:
             self.effective_options().key,
             self.modules.key(),
         )
+
+    def trace_call(self, *args: PyTree, **kwargs: PyTree) -> Traced:
+        """The program for these arguments, which may be abstract, before it is lowered."""
+        fun, dynamic, keywords = self.static.bind(*self.static.as_hashable(args, kwargs))
+        with self.tracing():
+            program = program_of(fun, dynamic, keywords, "jit")
+        return Traced(function_name(self.fun), program, partial(self.lower, *args, **kwargs))
 
     def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
         """The program for these arguments, which may be abstract, as StableHLO."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
+from functx.core.program import Program
 from functx.core.tracer import abstractify
 from functx.core.typing import PyTree
 from functx.lowering.argument_checks import check_usable
@@ -36,6 +39,41 @@ class ArgumentTypes:
     def donate_argnums(self) -> tuple[int, ...]:
         """The positions of donated arrays among the flattened arguments."""
         return tuple([i for i, info in enumerate(tree.leaves(self.args_info)) if info.donated])
+
+
+class Traced(ArgumentTypes):
+    """A function traced for one set of argument types, not yet lowered."""
+
+    def __init__(self, name: str, program: Program, lower: Callable[[], Lowered]):
+        self.fun_name = name
+        self.jaxpr = program
+        """The program of the function."""
+        self._lower = cache(lower)
+
+    def lower(self) -> Lowered:
+        """The function lowered to StableHLO."""
+        return self._lower()
+
+    @property
+    def args_info(self) -> PyTree:
+        """The shapes and dtypes of the arguments, and whether they are donated."""
+        return self.lower().args_info
+
+    @property
+    def out_tree(self) -> tree.TreeDef:
+        """The structure of the result."""
+        assert self.jaxpr.trees is not None
+        return self.jaxpr.trees[1]
+
+    @property
+    def out_avals(self) -> PyTree:
+        """The abstract values of the results."""
+        return tree.unflatten(self.out_tree, self.jaxpr.out_avals[: self.out_tree.num_leaves])
+
+    @property
+    def out_info(self) -> PyTree:
+        """The shapes and dtypes of the results."""
+        return self.lower().out_info
 
 
 class Lowered(ArgumentTypes):
@@ -88,17 +126,21 @@ class Compiled(ArgumentTypes):
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         try:
-            out = call_reraising_callback_errors(
-                self._compiled, read_hidden_states(self._call.captured), *args, **kwargs
-            )
+            compiled = partial(self._compiled, **kwargs) if kwargs else self._compiled
+            hidden = read_hidden_states(self._call.captured)
+            out = call_reraising_callback_errors(compiled, hidden, *args)
         except (TypeError, ValueError, OverflowError, RuntimeError):
             self._call.check(args, kwargs)
             raise
         if not self._call.writes:
             return out
-        hidden, _ = self._call.captured
-        write_back_call(tree.leaves((args, kwargs)), hidden, out[1])
+        states, _ = self._call.captured
+        write_back_call(tree.leaves((args, kwargs)), states, out[1])
         return out[0]
+
+    def call(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """The result of the function, as of a call of this object."""
+        return self(*args, **kwargs)
 
     def as_text(self) -> str:
         """The optimised module as text."""
@@ -138,6 +180,17 @@ class Compiled(ArgumentTypes):
         """The shardings of the results."""
         shardings = self._compiled.output_shardings
         return shardings[0] if self._call.writes else shardings
+
+    @property
+    def input_formats(self) -> PyTree:
+        """The layouts in memory and the shardings of the arguments."""
+        return without_first_argument(self._compiled.input_formats)
+
+    @property
+    def output_formats(self) -> PyTree:
+        """The layouts in memory and the shardings of the results."""
+        formats = self._compiled.output_formats
+        return formats[0] if self._call.writes else formats
 
     def runtime_executable(self) -> Any:
         """XLA's executable."""

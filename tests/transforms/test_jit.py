@@ -148,6 +148,20 @@ def test_lower_takes_shapes_without_values():
     np.testing.assert_allclose(lowered.compile()(x32), 2 * x32)
 
 
+def test_a_trace_has_the_program_and_is_lowered_and_compiled():
+    traced = jit(lambda x, n, *, k: {"a": x * n, "b": (x**k).sum()}, static_argnums=1).trace(
+        x32, 2, k=jax.ShapeDtypeStruct((), "float32")
+    )
+    assert [eqn.primitive.name for eqn in traced.jaxpr] == ["mul", "pow", "reduce_sum"]
+    assert traced.fun_name == "lambda" and traced.out_avals["a"].shape == x32.shape
+    assert traced.out_info["b"].shape == () and not traced.args_info[1]["k"].donated
+    compiled = traced.lower().compile()
+    assert float(compiled(x32, k=np.float32(1.0))["b"]) == x32.sum()
+    assert compiled.call(x32, k=np.float32(1.0))["a"].tolist() == (2 * x32).tolist()
+    assert compiled.input_formats[0][0].sharding == compiled.input_shardings[0][0]
+    assert compiled.output_formats["b"].sharding == compiled.output_shardings["b"]
+
+
 class Parabola:
     """A callable object with an attribute."""
 
@@ -171,7 +185,7 @@ def test_transformed_functions_have_the_attributes_of_the_function():
 def test_the_methods_of_a_jitted_function_are_not_those_of_its_transforms():
     jitted = jit(Parabola(3.0))
     assert jit(jitted).lower(2.0).compile()(2.0) == 12.0
-    for method in ("lower", "eval_shape", "clear_cache"):
+    for method in ("trace", "lower", "eval_shape", "clear_cache"):
         assert hasattr(jit(jitted), method) and not hasattr(grad(jitted), method)
 
 
