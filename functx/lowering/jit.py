@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from types import MethodType
 from typing import Any
 
 import jax
@@ -25,10 +25,10 @@ from functx.lowering.argument_checks import keep_weak
 from functx.lowering.arguments import ArgNames, ArgNums, StaticArguments, infer_argnums_and_argnames
 from functx.lowering.captured_arrays import Retrace
 from functx.lowering.jitted_function import JittedFunction
+from functx.lowering.lowered import Lowered, Traced
 from functx.lowering.state_arguments import taking_state
 from functx.ops.operands import as_bool
 from functx.transforms.argument_names import (
-    OWN_ATTRIBUTES,
     as_decorator,
     check_callable,
     copy_function_metadata,
@@ -125,14 +125,9 @@ def jit(
 
     static_arguments = StaticArguments(fun, nums, names)
     compiled = JittedFunction(fun, static_arguments, options, own_options, jit_with_state)
-    wrapper = _call_of(compiled, bool(nums or names), inline)
-    copy_function_metadata(wrapper, fun, "jit").__name__ = function_name(fun)
-    wrapper.trace = api_boundary(compiled.trace_call)  # type: ignore[attr-defined]
-    wrapper.lower = api_boundary(compiled.lower)  # type: ignore[attr-defined]
-    wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
-    wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
-    vars(wrapper)[OWN_ATTRIBUTES] = ("trace", "lower", "eval_shape", "clear_cache")
-    return wrapper
+    jitted = Jitted(compiled, bool(nums or names), inline)
+    copy_function_metadata(jitted, fun, "jit").__name__ = function_name(fun)
+    return jitted
 
 
 def _placement(
@@ -171,38 +166,47 @@ def _static_and_donated(
     return nums, names, donated, donated_names
 
 
-def _call_of(compiled: JittedFunction, static: bool, inline: bool) -> Function:
-    """The function that calls a jitted function: by JAX's dispatch where the call needs nothing else."""
-    dispatch, captured = compiled.dispatch, compiled.captured
-    get_builder, get_options = current_builder.get, trace_options.get
-    get_state = replaced_state
+class Jitted:
+    """A function compiled once for each set of argument types: the result of `jit`."""
 
-    def wrapper(*args: PyTree, **kwargs: PyTree) -> PyTree:
+    __slots__ = (
+        *("__dict__", "__weakref__"),
+        *("_captured", "_compiled", "_dispatch", "_has_static_arguments", "_inline"),
+    )
+
+    def __init__(self, compiled: JittedFunction, has_static_arguments: bool, inline: bool):
+        self._compiled, self._inline = compiled, inline
+        self._has_static_arguments = has_static_arguments
+        self._dispatch, self._captured = compiled.dispatch, compiled.captured
+
+    def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        # By JAX's dispatch where the call needs nothing else.
+        compiled = self._compiled
         # `api_boundary` inlined, to save a call.
         try:
             flat = None
-            if get_builder() is not None or (
+            if _get_builder() is not None or (
                 variables.exist and (flat := compiled.flatten_variables(args, kwargs)) is not None
             ):
-                return compiled.bind(args, kwargs, inline, flat)
-            if compiled.reads_modules and get_state() is not None:
+                return compiled.bind(args, kwargs, self._inline, flat)
+            if compiled.reads_modules and replaced_state() is not None:
                 return compiled.call_in_state(args, kwargs)
-            if static:
+            if self._has_static_arguments:
                 args, kwargs = compiled.static.as_hashable(args, kwargs)
             while True:
                 try:
                     if compiled.writes:
                         return compiled.call_and_write_back(args, kwargs)
-                    hidden: tuple[PyTree, ...] = captured.arguments
-                    if get_options().modes or compiled.modules:
+                    hidden: tuple[PyTree, ...] = self._captured.arguments
+                    if _get_options().modes or compiled.modules:
                         hidden = compiled.hidden_arguments()
                     passed = keep_weak(args, kwargs) if WeakNdarray.exist else (args, kwargs)
-                    return dispatch(hidden, *passed[0], **passed[1])
+                    return self._dispatch(hidden, *passed[0], **passed[1])
                 except Retrace as retrace:
                     retrace.prepare((args, kwargs))
                     if compiled.captures_variables:
                         break
-                    if compiled.reads_modules and get_state() is not None:
+                    if compiled.reads_modules and replaced_state() is not None:
                         return compiled.call_in_state(args, kwargs)
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
@@ -214,9 +218,35 @@ def _call_of(compiled: JittedFunction, static: bool, inline: bool) -> Function:
                     compiled.check_arguments(args, kwargs)
                     if len(wrapper_types) == known:
                         raise
-            return compiled.bind(args, kwargs, inline)
+            return compiled.bind(args, kwargs, self._inline)
         except Exception as error:
             explain_and_filter(error)
             raise
 
-    return wrapper
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """The function as a method of `instance`."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<jitted {function_name(self._compiled.fun)}>"
+
+    @api_boundary
+    def trace(self, /, *args: PyTree, **kwargs: PyTree) -> Traced:
+        """The program for arguments, which may be abstract."""
+        return self._compiled.trace_call(*args, **kwargs)
+
+    @api_boundary
+    def lower(self, /, *args: PyTree, **kwargs: PyTree) -> Lowered:
+        """The function lowered to StableHLO for arguments, which may be abstract."""
+        return self._compiled.lower(*args, **kwargs)
+
+    def eval_shape(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """The shapes and dtypes of the result for arguments, which may be abstract."""
+        return eval_shape(self._compiled.fun, *args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget all traces and executables."""
+        self._compiled.clear()
+
+
+_get_builder, _get_options = current_builder.get, trace_options.get
