@@ -42,9 +42,9 @@ LAYERS = [
     "scipy",
     "implicit",  # solutions with implicit derivatives
     "bounds",  # bounds of values over boxes of arguments
-    "experimental",  # solvers of differential equations
     "debug",
     "checkify",  # checks of values, and their failures as results
+    "experimental",  # the names of jax.experimental
     "tools",
     "testing",
     "decomp",

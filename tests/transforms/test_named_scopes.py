@@ -44,9 +44,12 @@ def test_derivatives_and_maps_keep_the_names():
 
 
 def test_compiled_code_has_them_as_metadata():
-    text = jax.jit(functx.jit(functx.grad(model))).lower(np.ones((2, 2))).compile().as_text()
+    gradient = functx.jit(functx.grad(model))
+    text = gradient.lower(np.ones((2, 2))).compile().as_text()
     assert 'op_name="encoder/attention/dot_general"' in text
     assert 'op_name="encoder/sin"' in text
+    text = jax.jit(gradient).lower(np.ones((2, 2))).compile().as_text()
+    assert "grad_model)/encoder/" in text
 
 
 def test_a_jitted_function_has_the_names_of_its_own_scopes():
