@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from functx import ops
 from functx.core import tree
@@ -34,9 +34,6 @@ from functx.ops.operands import batch_size
 from functx.transforms.argument_names import check_callable, function_name
 from functx.transforms.batching import Batch
 from functx.transforms.tracing_api import trace_function
-
-if TYPE_CHECKING:
-    pass
 
 
 def hook_grad(x: PyTree, fn: Callable[[Value], Any]) -> PyTree:

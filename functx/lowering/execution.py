@@ -319,8 +319,15 @@ def numpy_view(primitive: View, x: NumPyArray) -> list[NumPyArray] | None:
         }
         view = np.asarray(_ArrayInterface(interface, x))
         view = view if view.dtype == dtype else view.view(dtype)
+        if dtype == ops.BOOL and x.dtype != dtype and has_other_bytes(view):
+            return None
         views.append(as_ndarray(view, out.weak_type))
     return views
+
+
+def has_other_bytes(booleans: NumPyArray) -> bool:
+    """Whether memory that is read as booleans holds bytes other than 0 and 1, with which XLA computes."""
+    return bool((np.asarray(booleans).view(np.uint8) > 1).any())
 
 
 def numpy_view_dtype(dtype: DType, stored: DType, out: DType) -> DType | None:

@@ -29,6 +29,7 @@ from functx.core.tracing import Builder, trace, trace_closed
 from functx.core.types import SHORT_NAMES, canonical_dtype
 from functx.core.typing import DTypeLike, Index, NumPyArray, Value
 from functx.core.wrappers import is_wrapper
+from functx.lowering.execution import has_other_bytes
 from functx.numpy import indexing, mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.numpy.indexer import cast_for_assignment
@@ -220,14 +221,16 @@ def _view(
     if dtype is None or np.dtype(dtype) == self.dtype:
         return np.ndarray.view(self)
     # NumPy gives a byte to each integer of less bits.
-    if min(ops.bit_width(wanted), ops.bit_width(self.dtype)) < 8:
-        program = trace_closed(lambda x: [Tracer.view(x, wanted)], [aval_of(self)])  # type: ignore[attr-defined]
-        return apply(None, program, [self])[0]
+    is_packed = min(ops.bit_width(wanted), ops.bit_width(self.dtype)) < 8
     try:
-        return np.ndarray.view(self, wanted)
+        view = None if is_packed else np.ndarray.view(self, wanted)
     except (TypeError, ValueError):
         raise_traced_error(Tracer.view, self, dtype)  # type: ignore[attr-defined]
         raise
+    if view is None or (wanted == ops.BOOL and has_other_bytes(view)):
+        program = trace_closed(lambda x: [Tracer.view(x, wanted)], [aval_of(self)])  # type: ignore[attr-defined]
+        return apply(None, program, [self])[0]
+    return view
 
 
 _builtin_type = type

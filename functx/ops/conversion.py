@@ -192,6 +192,9 @@ class BitcastConvertType(MapsLastDims, View):
 
     def view_strides(self, x: ShapedArray, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         old, new = bit_width(x.dtype), bit_width(canonical_dtype(self.dtype))
+        if min(old, new) < 8:
+            # In memory an integer of less bits takes a byte.
+            return None
         if old < new:
             *leading, last = strides
             return None if last != 1 else tuple([n * old // new for n in leading])

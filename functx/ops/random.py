@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -29,10 +29,6 @@ from functx.ops.families import MapsLastDims, TransposedByVJP, check_same_dtype
 from functx.ops.operands import check_parameter_shapes, literal
 from functx.ops.philox import UINT32
 from functx.ops.threefry import check_key, draw, random_bits, random_fold_in, random_split
-
-if TYPE_CHECKING:
-    pass
-
 
 F32 = np.dtype("float32")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from functx.core.typing import ArrayLike, Cotangents, Dim, NumPyArray, Tangents,
 from functx.core.wrappers import is_wrapper
 from functx.ops.families import Linear, MovesElements, UnchangedValue
 from functx.ops.operands import literal
-
-if TYPE_CHECKING:
-    pass
 
 
 class Write(Primitive):

@@ -417,6 +417,32 @@ def test_views_of_booleans_and_packed_integers_are_those_of_traces(old, new, exp
         assert seen.dtype == new and seen.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    "old, new", [("uint8", "int4"), ("uint8", "bool"), ("float16", "uint4"), ("int4", "uint8")]
+)
+def test_bits_are_the_same_in_and_outside_of_jit(old, new):
+    x = np.array([[2, 0, 1, 3], [7, 5, 0, 6]], old)
+    x = x.reshape(4, 2) if old == "int4" else x
+    seen = functx.lax.bitcast_convert_type(x, new)
+    expected = functx.jit(functx.lax.bitcast_convert_type, static_argnums=1)(x, new)
+    assert seen.dtype == new and seen.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("view", [lambda x: x.view(bool), lambda x: x.astype("int16").view(bool)])
+def test_bytes_other_than_0_and_1_seen_as_booleans_count_once(view):
+    x = np.array([2, 0, 1, 127], "int8")
+    seen, expected = view(x), functx.jit(view)(x)
+    for f in (lambda v: v.sum(), lambda v: v * 3, lambda v: v == True, lambda v: np.where(v, 1, 0)):  # noqa: E712
+        assert f(seen).tolist() == functx.jit(f)(seen).tolist() == f(expected).tolist()
+    assert numpy.asarray(seen).view("uint8").max() == 1
+
+
+def test_bytes_0_and_1_seen_as_booleans_are_written_to_through_the_view():
+    x = np.array([1, 0], "uint8")
+    x.view(bool)[1] = True
+    assert x.tolist() == [1, 1]
+
+
 def test_an_array_from_around_a_function_is_traced_where_it_is_used():
     table = np.array([1.0, 2.0, 4.0, 8.0])
     places = np.array([3, 0, 2])
