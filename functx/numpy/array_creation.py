@@ -554,7 +554,9 @@ def geomspace(
     from functx.numpy import operators, ufuncs
 
     num = sample_count("geomspace", num)
-    start, stop = broadcast(*promote_inexact(start, stop))
+    # A negative ratio has a logarithm in complex numbers: these are asked for by `dtype`.
+    given = () if dtype is None else (np.zeros((), canonical_dtype(dtype)),)
+    start, stop = broadcast(*promote_inexact(start, stop, *given)[:2])
     working_dtype = aval_of(start).dtype
     ratio = ufuncs.log(ops.div(stop, start))
     exponents = linspace(operators.multiply(ratio, 0.0), ratio, num, endpoint, axis=axis)

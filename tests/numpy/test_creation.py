@@ -335,3 +335,10 @@ def test_integers_between_integers_are_rounded_down_exactly():
         assert np.linspace(start, stop, num, dtype=int).tolist() == exact
         traced = jit(lambda x, stop=stop, num=num: np.linspace(x, stop, num, dtype=int))
         assert traced(float(start)).tolist() == exact
+
+
+def test_a_complex_geometric_sequence_of_real_ends_goes_through_negative_ratios():
+    found = np.geomspace(-1, 1, 3, dtype="complex64")
+    assert found.dtype == numpy.complex64
+    numpy.testing.assert_allclose(found, [-1, 1j, 1], atol=1e-6)
+    assert np.geomspace(1, 8, 4, dtype="int32").dtype == numpy.int32
