@@ -21,6 +21,7 @@ from functx.core.source_info import Source
 from functx.core.tracer import aval_of
 from functx.core.types import is_complex, kind
 from functx.core.typing import Value, Values
+from functx.lowering.explicit_shardings import explicit_shardings
 from functx.lowering.jax_bridge import JaxAval, jax_aval
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan
@@ -377,8 +378,8 @@ def bind_on_mesh(
 ) -> list[Value]:
     """The outputs of `call`, bound to operands within `mesh`.
 
-    With explicit axes, an output has the sharding of the first sharded operand of its shape, else it
-    is replicated.
+    With explicit axes, an output has the sharding that `explicit_shardings` finds, else that of the
+    first sharded operand of its shape, else it is replicated.
     """
 
     def bind(*xs: Value) -> list[Value]:
@@ -392,12 +393,19 @@ def bind_on_mesh(
 
     if AxisType.Explicit not in mesh.axis_types:
         return bind(*operands)
-    specs: dict[tuple[int, ...], Any] = {}
-    for x in operands:
-        aval = jax.typeof(x)
-        if any(axis is not None for axis in aval.sharding.spec):
-            specs.setdefault(aval.shape, aval.sharding.spec)
-    out_specs = [specs.get(a.shape, PartitionSpec()) for a in program.program.out_avals]
+    types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    axes = frozenset([name for name, kind in types if kind == AxisType.Explicit])
+    given = [jax.typeof(x).sharding.spec for x in operands]
+    given = [spec if any(axis is not None for axis in spec) else None for spec in given]
+    specs: dict[tuple[int, ...], PartitionSpec] = {}
+    for x, spec in zip(operands, given, strict=True):
+        if spec is not None:
+            specs.setdefault(jax.numpy.shape(x), spec)
+    found = explicit_shardings(program.program, given, axes)
+    out_specs = [
+        specs.get(aval.shape, PartitionSpec()) if spec is None else spec
+        for aval, spec in zip(program.program.out_avals, found, strict=True)
+    ]
     outs = jax.sharding.auto_axes(bind, out_sharding=out_specs)(*operands)
     return list(outs)
 

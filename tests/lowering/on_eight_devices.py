@@ -551,6 +551,38 @@ def meshes_with_explicit_axes_are_taken():
         same(functx.jit(functx.grad(lambda x: f(x).sum()))(x), 2 * X)
 
 
+@check
+def constraints_and_out_sharding_determine_explicit_shardings():
+    mesh = mesh_of(AxisType.Explicit)
+    rows, columns = P("i", None), P(None, "j")
+    square = np.ones((8, 8), "f")
+
+    def spec_of(function, *args):
+        result = functx.jit(function)(*args)
+        assert function(*args).sharding.spec == result.sharding.spec
+        same(result, np.asarray(function(*args)))
+        return result.sharding.spec
+
+    constrain = lax.with_sharding_constraint
+    with jax.set_mesh(mesh):
+        x = placed(square, "i", mesh=mesh)
+        assert spec_of(lambda v: xp.sin(constrain(v, columns)) * 2, x) == columns
+        assert spec_of(lambda v: xp.dot(v, v, out_sharding=columns), square) == columns
+        assert spec_of(lambda: constrain(xp.ones((8, 8)), rows)) == rows
+        assert spec_of(lambda v: constrain(v, P(None, None)), x) == P(None, None)
+        assert spec_of(functx.jit(lambda v: constrain(v, columns)), x) == columns
+        assert (
+            spec_of(lambda v: lax.fori_loop(0, 2, lambda i, c: c * 2, constrain(v, columns)), x)
+            == columns
+        )
+        assert spec_of(functx.grad(lambda v: (constrain(v, columns) ** 2).sum()), x) == columns
+        drawn = functx.random.normal(functx.random.key(0), (8, 8), out_sharding=rows)
+        assert drawn.sharding.spec == rows
+        sizes = np.full(2, 4, np.int32)
+        ragged = lax.ragged_dot(square, np.ones((2, 8, 8), "f"), sizes, out_sharding=rows)
+        assert ragged.sharding.spec == rows
+
+
 # Captured walks
 
 
