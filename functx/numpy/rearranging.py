@@ -33,6 +33,7 @@ from functx.numpy.promotion import copy_array, operand, returns_new_array
 from functx.numpy.shapes import (
     array_and_axis,
     check_min_rank,
+    copy,
     ensure_array,
     flatten,
     is_sequence,
@@ -82,7 +83,7 @@ def tile(A: ArrayOrList, reps: ShapeLike) -> Value:  # noqa: N803 - NumPy's name
     expanded = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
     dims = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
     tiled = tuple([n * m for n, m in zip(counts, shape, strict=True)])
-    return copy_array(shapes.reshape(ops.broadcast_in_dim(a, expanded, dims), tiled))
+    return copy(shapes.reshape(ops.broadcast_in_dim(a, expanded, dims), tiled), "C")
 
 
 @returns_new_array
@@ -106,7 +107,7 @@ def repeat(
     if total_repeat_length is not None and type(repeats) is Tracer:
         return _repeat_to(a, repeats, axis, as_int("total_repeat_length", total_repeat_length))
     if type(repeats) is int and repeats >= 0 and total_repeat_length is None:
-        return copy_array(_repeat_each(a, repeats, axis))
+        return copy(_repeat_each(a, repeats, axis), "C")
     try:
         counts = static_integers(repeats, "repeat")
     except ConcretizationError as error:

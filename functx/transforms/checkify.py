@@ -37,7 +37,7 @@ from functx.ops.checks import (
     find_failures,
 )
 from functx.ops.indexing import GatherScatter
-from functx.ops.operands import batch_size, literal
+from functx.ops.operands import batch_size, is_literal_equal, literal
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.batching import interpret_batched, remove_axis
 from functx.transforms.control.state_threading import thread_state
@@ -333,7 +333,7 @@ class CheckThreading:
         if Effect.CHECK in primitive.effects:
             eqn = eqn.replace(primitive=map_primitive_programs(primitive, drop_checks))
         if CheckKind.DIVISION in self.rewrite.kinds and isinstance(primitive, ops.Div):
-            is_zero = ops.reduce_or(ops.eq(operands[1], 0))
+            is_zero = ops.reduce_or(zero_mask(operands[1]))
             self.record_automatic(eqn, CheckKind.DIVISION, "division by zero", is_zero)
         if CheckKind.INDEX in self.rewrite.kinds and isinstance(primitive, _INDEXING):
             self.check_indices(eqn, operands)
@@ -477,6 +477,25 @@ class CheckThreading:
         index = ops.convert_element_type(index, INT32, False)
         failed = ops.reduce_or(outside_any)
         self.record_automatic(eqn, CheckKind.INDEX, text, failed, index, axis, size)
+
+
+def zero_mask(divisor: Value) -> Value:
+    """Where a divisor is 0, or is 1 in place of an integer that is 0, as `//` replaces it."""
+    if type(divisor) is Tracer and not is_inexact(divisor.dtype):
+        builder = divisor.builder
+        select = builder.defining_equation(divisor.atom)
+        if select is not None and isinstance(select.primitive, ops.Select):
+            mask, y, one = select.inputs
+            test = builder.defining_equation(mask)
+            if (
+                is_literal_equal(one, 1)
+                and test is not None
+                and isinstance(test.primitive, ops.Eq)
+                and test.inputs[0] is y
+                and is_literal_equal(test.inputs[1], 0)
+            ):
+                return Tracer(mask, builder)
+    return ops.eq(divisor, 0)
 
 
 def drop_checks(program: Program) -> Program:

@@ -484,3 +484,17 @@ def test_a_traced_integer_selects_a_view_as_a_number_does(name, x64):
                 answers(make(), transform(lambda x: probe(functx.numpy, call, x, [True]))(x))
                 == (wanted[1])
             )
+
+
+@pytest.mark.parametrize("name", ["tile", "repeat"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_repeats_of_an_axis_of_length_1_are_row_major(name, axis):
+    def f(module, x):
+        counts = {"tile": [2 - axis, 1 + axis, 1], "repeat": 2}[name]
+        once = x[:1] if axis == 0 else x[:, :1]
+        out = getattr(module, name)(once, counts, **({"axis": axis} if name == "repeat" else {}))
+        out.ravel()[:2] = 99
+        return out
+
+    x = np.arange(24.0, dtype="float32").reshape(2, 3, 4)
+    np.testing.assert_array_equal(jit(lambda x: f(functx.numpy, x))(x), f(np, x))

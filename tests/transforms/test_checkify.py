@@ -210,6 +210,7 @@ AUTOMATIC = {
         lambda x, i: lax.scan(lambda c, y: (c / y, y), 1.0, x * 0)[0],
         "div_checks",
     ),
+    " division by zero": (lambda x, i: vmap(lambda y: i // y)(np.arange(3)), "div_checks"),
     "index 5 is out of bounds for axis 0 with size 4.": (lambda x, i: x[i], "index_checks"),
     "index 5 is out of bounds for axis 1 with size 2.": (
         lambda x, i: x.reshape(2, 2).at[0, i].set(1.0),
@@ -228,6 +229,11 @@ def test_automatic_checks_find(text):
     found, line, *_ = jit(checkify(f, getattr(module, kinds)))(X, 5)[0].get().splitlines()
     assert found.endswith(text.strip()) and "lambda x, i" in line
     assert checkify(f, module.user_checks)(X, 5)[0].get() is None
+
+
+def test_integers_that_replace_a_divisor_of_zero_are_no_failure():
+    f = checkify(lambda x, y: x // np.where(y == 0, 1, y), module.div_checks)
+    assert f(6, 0)[0].get() is None and f(6, 0)[1] == 6
 
 
 def test_indices_of_a_short_dtype_may_lie_in_a_long_array():
