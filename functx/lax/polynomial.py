@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.samples import Rounding, c64, f32, sample
-from functx.core.typing import ArrayLike, IRValue, NumPyArray, Tangent, Value
+from functx.core.typing import ArrayLike, NumPyArray, Tangent, Value
 from functx.ops.families import Inexact
-
-if TYPE_CHECKING:
-    from functx.lowering.stablehlo_emitter import LoweringContext
+from functx.ops.operands import literal
 
 
 class Polynomial(Inexact):
@@ -43,10 +39,11 @@ class Polynomial(Inexact):
             total = total * x + np.asarray(c, x.dtype)
         return total
 
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        *others, total = [ctx.constant(c, ctx.avals_in[0]) for c in self.coefficients]
+    def decompose(self, x: Value) -> Value:
+        *others, last = [literal(c, x.dtype) for c in self.coefficients]
+        total = ops.full_like(x, last)
         for c in reversed(others):
-            total = stablehlo.add(stablehlo.multiply(total, x), c)
+            total = ops.add(ops.mul(total, x), c)
         return total
 
 

@@ -9,6 +9,7 @@ from functx import lax, nn
 from functx import numpy as fnp
 from functx.bounds import Interval, crown, interval, lipschitz
 from functx.core.errors import MissingRuleError, ShapeError, ValueRangeError
+from functx.lax.polynomial import polynomial
 from functx.testing.reference.interpreter import interpret_in_numpy
 
 RANDOM = np.random.RandomState(0)
@@ -125,6 +126,7 @@ FUNCTIONS = {
     "remainders": lambda x: (x % 1.0, fnp.fmod(x, 0.7), fnp.fmod(x, x[0])),
     "ranks": lambda x: (fnp.argmax(x), lax.top_k(x, 2)),
     "gradient": functx.grad(lambda x: (fnp.tanh(x) ** 2).sum()),
+    "polynomial": lambda x: polynomial(x, (0.5, -1.0, 0.25, 2.0)),
     "writes": write_in_place,
 }  # fmt: skip
 
