@@ -217,11 +217,14 @@ def _normalize_static_index(
     positions = np.asarray([position] if type(position) is int else position)
     if positions.dtype != np.int64:
         positions = positions.astype(np.int64)
-    # Without wrapping, negative indices are out of bounds on purpose: they are clipped or dropped.
-    outside = (positions < -size) & mode.wrap_negative | (positions >= size)
+    outside = positions >= size
+    least = -size if mode.wrap_negative else 0
+    # Without wrapping, negative indices are out of bounds on purpose, unless this is promised not to be.
+    if mode.wrap_negative or mode.out_of_bounds == "promise_in_bounds":
+        outside |= positions < least
     if mode.out_of_bounds in (None, "promise_in_bounds") and outside.any():
         raise IndexingError(
-            f"x[...]: an index must be in [{-size}, {size}) for axis {axis} of size {size}; "
+            f"x[...]: an index must be in [{least}, {size}) for axis {axis} of size {size}; "
             f"got {positions[outside].flat[0]}",
             fix='To read or write outside an array on purpose, use x.at[...] with mode="fill", '
             '"drop" or "clip".',

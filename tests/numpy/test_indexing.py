@@ -222,6 +222,15 @@ def test_negative_indices_may_be_out_of_bounds(mode):
         np.testing.assert_array_equal(place.set(9.0, **options), expected.set(9.0, **options))
 
 
+@pytest.mark.parametrize("places", [-1, np.int32(-7), np.array([2, -3], "i")])
+def test_a_known_index_must_keep_the_promise_to_be_in_bounds(places):
+    options = {"mode": "promise_in_bounds", "wrap_negative_indices": False}
+    place = At(np.arange(4.0, dtype="f"))[places]
+    for access in (place.get, partial(place.set, 9.0), partial(place.add, 9.0)):
+        with pytest.raises(IndexingError, match=r"an index must be in \[0, 4\)"):
+            access(**options)
+
+
 @pytest.mark.parametrize("values", [2.0, np.ones(3, "f"), np.ones((1, 1, 3), "f"), X[:1, :1]])
 def test_traced_masks_may_be_written_through(values):
     expected = written(X, MASK, np.reshape(values, np.shape(values)[-1:]))
