@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from ml_dtypes import finfo
 
 from functx import ops
 from functx.core.samples import Rounding, Sample, f32, i32, sample
@@ -116,6 +117,12 @@ def _samples_with_slope(at_zero: float) -> tuple[Sample, ...]:
     return sample(f32[3, 4]), sample(f32[4], values={0: values}, gradients={0: slopes})
 
 
+def clamp_magnitude(x: Value, bound: float) -> Value:
+    """`x` between `-bound` and `bound`, or the largest number of its dtype if that is less."""
+    bound = min(bound, float(finfo(x.dtype).max))
+    return ops.clamp(-bound, x, bound)
+
+
 class Silu(RealFunction):
     """x / (1 + exp(-x))."""
 
@@ -125,7 +132,7 @@ class Silu(RealFunction):
     def derivative(self, out: Value, x: Value) -> Value:
         # s (1 + x (1 - s)) for the sigmoid s
         s = ops.logistic(x)
-        return ops.mul(s, ops.add(ops.mul(ops.clamp(-1000.0, x, 1000.0), ops.sub(1.0, s)), 1.0))
+        return ops.mul(s, ops.add(ops.mul(clamp_magnitude(x, 1000.0), ops.sub(1.0, s)), 1.0))
 
     def decompose(self, x: Value) -> Value:
         return ops.mul(x, ops.logistic(x))
@@ -140,7 +147,7 @@ class Mish(RealFunction):
     def derivative(self, out: Value, x: Value) -> Value:
         # t + x s (1 - t^2) for the sigmoid s and t = tanh(log(1 + exp(x)))
         t = ops.tanh(softplus(x))
-        x = ops.clamp(-1000.0, x, 1000.0)
+        x = clamp_magnitude(x, 1000.0)
         return ops.add(t, ops.mul(ops.mul(x, ops.logistic(x)), ops.sub(1.0, ops.mul(t, t))))
 
     def numpy(self, x: NumPyArray) -> ArrayLike:
@@ -172,7 +179,7 @@ class Gelu(RealFunction):
 
     def derivative(self, out: Value, x: Value) -> Value:
         # d(x F(x)) = F(x) + x F'(x), which is 0 or 1 beyond 100, where powers may overflow.
-        x = ops.clamp(-100.0, x, 100.0)
+        x = clamp_magnitude(x, 100.0)
         if not self.approximate:
             density = ops.mul(ops.exp(ops.mul(ops.mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
             return ops.add(self.normal_cdf(x), ops.mul(x, density))
