@@ -109,19 +109,6 @@ class CapturedArrays:
         self.originals.append(x)
         return None
 
-    def as_traced(self, captured: list[Value], key: Hashable) -> list[Value]:
-        """The captured values as they were traced, so that later writes to an array do not change them."""
-        _, positions = self.positions_by_key.get(key)
-
-        def as_it_was(x: Any) -> Any:
-            if isinstance(x, (CapturedState, jax.core.Tracer)):
-                return x
-            if id(x) in positions:
-                x = self.arguments[positions[id(x)]]
-            return snapshot(x) if becomes_constant(x) else x
-
-        return [as_it_was(x) for x in captured]
-
     def pass_new(self, _call: object) -> None:
         """Pass the new captured arrays from now on, those that may change as copies."""
         self.is_retrace = True

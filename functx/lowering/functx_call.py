@@ -48,7 +48,6 @@ from functx.transforms.batching import BatchWithInferredOutDims
 from functx.transforms.dce import dce_program, dependents_of
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.linear_transpose import Transpose
-from functx.transforms.tracing_api import TracedFunction
 
 functx_call = JaxPrimitive("functx_call")
 functx_call.multiple_results = True
@@ -57,24 +56,18 @@ functx_call.multiple_results = True
 class ProgramParam:
     """A program as a parameter of a JAX primitive, equal to itself only.
 
-    `outline` is the outlining mode, None for that of `functx.config`. `traced` is the trace of a jitted function
-    that the program is of. `tracks_varying` says whether JAX tracks which values vary over the manual axes of a mesh.
+    `outline` is the outlining mode, None for that of `functx.config`. `tracks_varying` says whether
+    JAX tracks which values vary over the manual axes of a mesh.
 
     JAX hashes the parameters of each equation as it traces, so the hash is that of an object.
     functx's own caches compare the structure of programs.
     """
 
-    __slots__ = ("__weakref__", "outline", "program", "traced", "tracks_varying")
+    __slots__ = ("__weakref__", "outline", "program", "tracks_varying")
 
-    def __init__(
-        self,
-        program: Program,
-        outline: str | None = None,
-        traced: TracedFunction | None = None,
-    ):
+    def __init__(self, program: Program, outline: str | None = None):
         self.program = program
         self.outline = outline
-        self.traced = traced
         self.tracks_varying = False
 
     def __eq__(self, other: object) -> bool:
@@ -123,34 +116,19 @@ def _lower_functx_call(
 mlir.register_lowering(functx_call, _lower_functx_call, cacheable=False)
 
 
-def bind_functx_call(
-    program: Program,
-    args: Values,
-    outline: str | None = None,
-    traced: TracedFunction | None = None,
-) -> list[Value]:
+def bind_functx_call(program: Program, args: Values, outline: str | None = None) -> list[Value]:
     """The outputs of `program` on JAX values, as one equation of JAX; unused inputs are left out."""
     if program.has_captures:
         program, args = hoist_captures_into_args(program, args)
     program, kept = dce_program(program)
     operands = [args[i] for i in kept]
     mesh = jax.sharding.get_abstract_mesh()
-    param = ProgramParam(program, outline, traced)
     if mesh.empty:
         if operands and meshes_in(program):
             operands = constrain_to_devices(program, operands)
-        outs: list[Any] = functx_call.bind(*operands, program=param)
+        outs: list[Any] = functx_call.bind(*operands, program=ProgramParam(program, outline))
         return outs if operands or not outs else constrain_to_devices(program, outs)
-    return bind_on_mesh(functx_call, mesh, operands, param)
-
-
-def find_traced_function(jaxpr: Any) -> TracedFunction | None:
-    """The trace of the jitted function whose call is in `jaxpr`; None if JAX traced it without jit."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive is functx_call and eqn.params["program"].traced is not None:
-            traced: TracedFunction = eqn.params["program"].traced
-            return traced
-    return None
+    return bind_on_mesh(functx_call, mesh, operands, ProgramParam(program, outline))
 
 
 def jit_program(program: Program, **options: Any) -> jax.stages.Wrapped:

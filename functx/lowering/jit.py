@@ -233,7 +233,7 @@ class Jitted:
     @api_boundary
     def trace(self, /, *args: PyTree, **kwargs: PyTree) -> Traced:
         """The program for arguments, which may be abstract."""
-        return self._compiled.trace_ahead("trace", *args, **kwargs)
+        return self._compiled.trace_call(*args, **kwargs)
 
     @api_boundary
     def lower(self, /, *args: PyTree, **kwargs: PyTree) -> Lowered:

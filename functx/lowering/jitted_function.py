@@ -74,6 +74,7 @@ from functx.transforms.aliasing import (
 from functx.transforms.argument_names import argument_names, function_name
 from functx.transforms.call_primitive import Call
 from functx.transforms.dce import drop_unused_inputs
+from functx.transforms.make_ir import program_of
 from functx.transforms.replayed_draws import has_replays
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
@@ -214,12 +215,7 @@ class JittedFunction:
             self.static.texts(args, kwargs),
             kind="jit",
         )
-        operands = [*leaves, *values]
-        kept = None
-        if not any([is_jax_tracer(x) for x in traced.captured]):
-            # Captured values of a trace do not outlive it.
-            kept = traced._replace(captured=self.captured.as_traced(traced.captured, key))
-        outs = bind_functx_call(traced.program, operands, self.own_options.outline, kept)
+        outs = bind_functx_call(traced.program, [*leaves, *values], self.own_options.outline)
         self.check_writes(traced, len(leaves), dispatch_key)
         count = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:count])
@@ -442,20 +438,23 @@ class JittedFunction:
             self.modules.key(),
         )
 
+    def trace_call(self, *args: PyTree, **kwargs: PyTree) -> Traced:
+        """The program for these arguments, which may be abstract, before it is lowered."""
+        fun, dynamic, keywords = self.static.bind(*self.static.as_hashable(args, kwargs))
+        with self.tracing():
+            program = program_of(fun, dynamic, keywords, "jit")
+        return Traced(function_name(self.fun), program, partial(self.lower, *args, **kwargs))
+
     def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
         """The program for these arguments, which may be abstract, as StableHLO."""
-        return self.trace_ahead("lower", *args, **kwargs).lower()
-
-    def trace_ahead(self, method: str, /, *args: PyTree, **kwargs: PyTree) -> Traced:
-        """The trace for these arguments, which may be abstract, for the `method` that messages name."""
         args, kwargs = self.static.as_hashable(args, kwargs)
         while True:
             try:
                 if replaced_values() is not None:
                     raise ReplacedStateError(
-                        f"jit({function_name(self.fun)}).{method}: it must be called outside of a functional "
+                        f"jit({function_name(self.fun)}).lower: it must be called outside of a functional "
                         "call, whose values end with it; got a call inside one",
-                        fix="Use a function that takes the state, and calls functx.functional_call.",
+                        fix="Lower a function that takes the state, and calls functx.functional_call.",
                     )
                 with garbage_collection.paused():
                     hidden: tuple[PyTree, ...] = self.captured.arguments
@@ -467,17 +466,17 @@ class JittedFunction:
                         or self.captures_variables
                     ):
                         hidden = self.hidden_arguments(returns=returns, is_lowering=True)
-                    traced = self.dispatch.trace(read_hidden_states(hidden), *args, **kwargs)
+                    lowered = self.dispatch.lower(read_hidden_states(hidden), *args, **kwargs)
                 _, *dynamic = self.static.bind(args, kwargs)
                 in_names = argument_names(self.fun, tree.structure(tuple(dynamic)))
                 call = CallingConvention(
-                    function_name(self.fun), in_names, hidden, traced.args_info, bool(returns)
+                    function_name(self.fun), in_names, hidden, lowered.args_info, bool(returns)
                 )
-                return Traced(call, traced)
+                return Lowered(call, lowered)
             except Retrace as retrace:
                 retrace.prepare(None)
             except TypeError:
-                self.check_abstract_arguments(method, args, kwargs)
+                self.check_abstract_arguments(args, kwargs)
                 raise
 
     def with_known_arrays(self, args: PyTree, kwargs: PyTree) -> tuple[Any, Any] | None:
@@ -519,8 +518,8 @@ class JittedFunction:
         check_usable(what, names, leaves)
         check_usable(what, captured_names, captured)
 
-    def check_abstract_arguments(self, method: str, args: PyTree, kwargs: PyTree) -> None:
-        """Raises ArgumentError for an argument of `lower` or `trace` that has no type."""
+    def check_abstract_arguments(self, args: PyTree, kwargs: PyTree) -> None:
+        """Raises ArgumentError for an argument of `lower` that has no type."""
         _, dynamic, keywords = self.static.bind(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
         for name, x in zip(argument_names(self.fun, in_tree, leaves)(), leaves, strict=True):
@@ -528,7 +527,7 @@ class JittedFunction:
                 abstractify(x)
             except ArgumentError:
                 raise ArgumentError(
-                    f"jit({function_name(self.fun)}).{method}: arguments must be arrays, or have a shape "
+                    f"jit({function_name(self.fun)}).lower: arguments must be arrays, or have a shape "
                     f"and a dtype; got {type_name(x)} for `{name}`"
                 ) from None
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 
 from functx.core import tree
-from functx.core.caches import garbage_collection
 from functx.core.errors import ArgumentError, type_name
 from functx.core.program import Program
-from functx.core.program_editing import check_argument_type, replace_program_fields
-from functx.core.rewriting import apply
-from functx.core.tracebacks import api_boundary
 from functx.core.tracer import abstractify
 from functx.core.typing import PyTree
 from functx.lowering.argument_checks import check_usable
 from functx.lowering.captured_arrays import read_hidden_states, write_back_call
-from functx.lowering.functx_call import find_traced_function
 from functx.lowering.jax_bridge import call_reraising_callback_errors
 from functx.transforms.argument_names import InputNames
-from functx.transforms.tracing_api import TracedFunction
 
 
 class ArgumentTypes:
@@ -47,87 +42,38 @@ class ArgumentTypes:
 
 
 class Traced(ArgumentTypes):
-    """A function traced for one set of argument types, not yet lowered; it can be called with such arguments.
+    """A function traced for one set of argument types, not yet lowered."""
 
-    Static arguments are part of the program, and left out of the call.
-    """
+    def __init__(self, name: str, program: Program, lower: Callable[[], Lowered]):
+        self.fun_name = name
+        self.jaxpr = program
+        """The program of the function."""
+        self._lower = cache(lower)
 
-    def __init__(self, call: CallingConvention, traced: jax.stages.Traced):
-        self._call, self._traced = call, traced
-
-    @api_boundary
-    def lower(self, *, lowering_platforms: tuple[str, ...] | None = None) -> Lowered:
-        """The program as StableHLO, for the default backend unless platforms are given."""
-        with garbage_collection.paused():
-            lowered = self._traced.lower(lowering_platforms=lowering_platforms)
-        return Lowered(self._call, lowered)
-
-    @api_boundary
-    def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        program, function = self.jaxpr, self._find_function()
-        leaves, given = tree.flatten_with_key_data((args, kwargs))
-        what = f"traced {self._call.name}: the arguments"
-        tree.check_same_structure(self._in_tree, given, what, "those it was traced for")
-        for i, (x, v) in enumerate(zip(leaves, program.invars, strict=True)):
-            leaves[i] = check_argument_type(x, v.aval, program, i)
-        operands = [*leaves, *function.captured]
-        outs = function.finish_call(operands, apply(None, function.program, operands))
-        return tree.unflatten(function.out_tree, outs)
-
-    @property
-    def _in_tree(self) -> tree.TreeDef:
-        """The structure of the arguments with nodes for typed keys, whose data the program takes."""
-        info, in_tree = tree.flatten(self.args_info)
-        structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in info]
-        return tree.keys_to_key_data(structs, in_tree)[1]
-
-    @property
-    def jaxpr(self) -> Program:
-        """The program; with writes to arguments it returns the pair of the result and their last values."""
-        function = self._find_function()
-        out_tree = function.out_tree
-        if function.written:
-            out_tree = tree.treedef_tuple([out_tree, tree.structure((0,) * len(function.written))])
-        trees = self._in_tree, out_tree
-        return replace_program_fields(function.program, trees=trees, captured=function.captured)
-
-    def _find_function(self) -> TracedFunction:
-        """The traced function; raises ArgumentError if JAX traced it without jit."""
-        function = find_traced_function(self._traced.jaxpr)
-        if function is None:
-            raise ArgumentError(
-                f"traced {self._call.name}: the function must be traced with jit on, for a program to be made; "
-                "got one traced in jax.disable_jit",
-                fix="Trace it outside of jax.disable_jit, or use functx.make_ir.",
-            )
-        return function
-
-    @property
-    def fun_name(self) -> str:
-        """The name of the function."""
-        return self._call.name
+    def lower(self) -> Lowered:
+        """The function lowered to StableHLO."""
+        return self._lower()
 
     @property
     def args_info(self) -> PyTree:
         """The shapes and dtypes of the arguments, and whether they are donated."""
-        return without_first_argument(self._traced.args_info)
-
-    @property
-    def out_info(self) -> PyTree:
-        """The shapes and dtypes of the results."""
-        info = self._traced.out_info
-        return info[0] if self._call.writes else info
+        return self.lower().args_info
 
     @property
     def out_tree(self) -> tree.TreeDef:
         """The structure of the result."""
-        return tree.structure(self.out_info)
+        assert self.jaxpr.trees is not None
+        return self.jaxpr.trees[1]
 
     @property
     def out_avals(self) -> PyTree:
         """The abstract values of the results."""
-        leaves, out_tree = tree.flatten(self.out_info)
-        return tree.unflatten(out_tree, [abstractify(x) for x in leaves])
+        return tree.unflatten(self.out_tree, self.jaxpr.out_avals[: self.out_tree.num_leaves])
+
+    @property
+    def out_info(self) -> PyTree:
+        """The shapes and dtypes of the results."""
+        return self.lower().out_info
 
 
 class Lowered(ArgumentTypes):

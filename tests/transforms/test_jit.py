@@ -162,52 +162,6 @@ def test_a_trace_has_the_program_and_is_lowered_and_compiled():
     assert compiled.output_formats["b"].sharding == compiled.output_shardings["b"]
 
 
-def test_a_traced_function_has_its_program_and_types_and_can_be_called_and_lowered():
-    w = np.ones(3, "f")
-    f = jit(lambda x, n, unused, *, k: {"a": (x * n + k + w).sum()}, static_argnums=1)
-    traced = f.trace(x32, 2, 1.0, k=3)
-    # The values of the trace, not later ones.
-    w[:] = 7.0
-    arguments, expected = (x32, 1.0), 2 * x32.sum() + 12
-    for call in (traced, traced.jaxpr, traced.lower().compile(), traced.jaxpr.jaxpr):
-        np.testing.assert_allclose(call(*arguments, k=3)["a"], expected, rtol=1e-6)
-    assert [eqn.primitive.name for eqn in traced.jaxpr.eqns].count("reduce_sum") == 1
-    assert traced.fun_name == "lambda"
-    assert traced.out_info == {"a": jax.ShapeDtypeStruct((), "float32")}
-    assert traced.in_tree == jax.tree.structure(((0, 0), {"k": 0}))
-    assert traced.out_avals["a"].shape == () and traced.args_info[0][0].shape == (3,)
-    assert f.trace(x32, 2, 1.0, k=3).jaxpr == traced.jaxpr
-
-
-def test_a_call_of_a_traced_function_writes_to_arguments_and_captured_refs():
-    def f(x):
-        x[0] = 5.0
-        count[...] = count[...] + 1
-        return x.sum()
-
-    count, x = functx.new_ref(0.0), np.zeros(2, "f")
-    traced = jit(f).trace(x)
-    assert float(count[...]) == 0.0 and x[0] == 0.0
-    assert float(traced(x)) == 5.0 and x[0] == 5.0 and float(count[...]) == 1.0
-    assert traced.out_info.shape == () and len(traced.jaxpr.out_avals) == 3
-
-
-def test_a_traced_function_takes_the_keys_and_the_types_that_it_was_traced_for():
-    key = jax.random.key(0)
-    traced = jit(lambda k: (k, functx.random.uniform(k))).trace(key)
-    (same, x), (_, y) = traced(key), traced.jaxpr(key)
-    assert same == key and x == y == functx.random.uniform(key)
-    for call, error in (
-        (lambda: jit(lambda x: x.sum()).trace(x32)(np.ones(4, "f")), r"must be f32\[3\]"),
-        (lambda: jit(lambda x: x.sum()).trace(x32)(x32, x32), "must have the structure"),
-        (lambda: jit(lambda x: x).trace(object()), r"trace: arguments must be arrays"),
-    ):
-        with pytest.raises((functx.errors.ArgumentError, functx.errors.TreeError), match=error):
-            call()
-    with jax.disable_jit(), pytest.raises(functx.errors.ArgumentError, match="with jit on"):
-        _ = jit(lambda x: x).trace(x32).jaxpr
-
-
 class Parabola:
     """A callable object with an attribute."""
 
