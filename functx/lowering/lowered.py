@@ -50,6 +50,9 @@ class Traced(ArgumentTypes):
         """The program of the function."""
         self._lower = cache(lower)
 
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        return self.lower().compile()(*args, **kwargs)
+
     def lower(self) -> Lowered:
         """The function lowered to StableHLO."""
         return self._lower()

@@ -134,18 +134,23 @@ def make_ir(
         return wrap_transform(make_ir(decompose(fun, table=decompositions)), fun, "make_ir")
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> Program:
-        if isinstance(fun, FunctionalizedFunction):
-            program = fun.program(*args, **kwargs)
-        else:
-            leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
-            traced = trace_function(fun, in_tree, [abstractify(x) for x in leaves], "make_ir")
-            program = traced.program
-            program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
-        # Later writes to a captured NumPy array must not change the program.
-        program.captured = [copy_host_array(x) for x in program.captured]
-        return program
+        return program_of(fun, args, kwargs, "make_ir")
 
     return wrap_transform(wrapper, fun, "make_ir")
+
+
+def program_of(fun: Function, args: PyTree, kwargs: PyTree, kind: str) -> Program:
+    """The program of `fun` for arguments, which may be abstract; `kind` is the transform that traces it."""
+    if isinstance(fun, FunctionalizedFunction):
+        program = fun.program(*args, **kwargs)
+    else:
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        traced = trace_function(fun, in_tree, [abstractify(x) for x in leaves], kind)
+        program = traced.program
+        program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
+    # Later writes to a captured NumPy array must not change the program.
+    program.captured = [copy_host_array(x) for x in program.captured]
+    return program
 
 
 def copy_host_array(x: Any) -> Any:

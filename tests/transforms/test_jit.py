@@ -155,6 +155,7 @@ def test_a_trace_has_the_program_and_is_lowered_and_compiled():
     assert [eqn.primitive.name for eqn in traced.jaxpr] == ["mul", "pow", "reduce_sum"]
     assert traced.fun_name == "lambda" and traced.out_avals["a"].shape == x32.shape
     assert traced.out_info["b"].shape == () and not traced.args_info[1]["k"].donated
+    assert float(traced(x32, k=np.float32(2.0))["b"]) == (x32**2).sum()
     compiled = traced.lower().compile()
     assert float(compiled(x32, k=np.float32(1.0))["b"]) == x32.sum()
     assert compiled.call(x32, k=np.float32(1.0))["a"].tolist() == (2 * x32).tolist()
