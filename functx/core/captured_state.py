@@ -1,4 +1,4 @@
-"""Values outside of programs that these replace: the states of generators and the arrays of references."""
+"""States that programs read and replace when they run: those of generators, and the arrays of references."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class CapturedState:
     __slots__ = ()
 
     description = "a state"
-    """What it is, for messages."""
-    is_for_batches = False
-    """Whether `vmap` says what a write by each element of a batch means."""
+    """The kind of the state in messages, with its article."""
+    is_writable_under_vmap = False
+    """Whether a function under `vmap` may write to the state; `randomness` says what a batch draws."""
 
     @property
     def aval(self) -> ShapedArray:
@@ -48,7 +48,7 @@ class CapturedState:
         raise NotImplementedError
 
     def load(self) -> Any:
-        """The value now."""
+        """The current value."""
         raise NotImplementedError
 
     def replace(self, value: Any) -> None:
@@ -64,7 +64,7 @@ class CapturedState:
         raise NotImplementedError
 
     def read(self) -> Any:
-        """The value, in a step that is traced the one of the step; an error while JAX traces."""
+        """The current value; while a step on Variables is traced, that of the step. An error while JAX traces."""
         table = state_table.get()
         if table is not None:
             return table.read(self)
@@ -73,7 +73,7 @@ class CapturedState:
         return self.load()
 
     def store(self, value: Any) -> None:
-        """Replace the value, in a step that is traced the one of the step."""
+        """Replace the value; while a step on Variables is traced, that of the step."""
         table = state_table.get()
         if table is not None:
             table.store(self, value)

@@ -42,7 +42,7 @@ class GeneratorState(CapturedState):
 
     aval = STATE_AVAL
     description = "the state of a generator"
-    is_for_batches = True
+    is_writable_under_vmap = True
 
     def __init__(self, seed: int):
         self._words: StateWords = pack_state(seed, 0)

@@ -121,7 +121,7 @@ class CapturedArrays:
         self.arguments = (*self.arguments, *copies)
 
     def check_not_passed(self, call: PyTree) -> None:
-        """Raise ArgumentError if an argument shares memory with a captured `Ref`, of which one may be written to."""
+        """Raise ArgumentError if an argument shares memory with a `Ref` that the function captures."""
         held = [
             x.load()
             for x in self.arguments

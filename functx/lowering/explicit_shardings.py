@@ -51,7 +51,7 @@ class ExplicitShardingAnalysis(Rewrite[tuple[Spec, ...]]):
     def subprogram_specs(
         self, program: Program, eqn: Equation, operand_specs: Sequence[Spec]
     ) -> list[Spec]:
-        """Those of the results that are outputs of `program`, one inside of `eqn`, as they are."""
+        """The shardings of the outputs of `eqn` that are those of its sub-program `program`; else None."""
         if len(program.outputs) != len(eqn.outputs):
             return [None] * len(eqn.outputs)
         # The last operands are those of a program inside: an index or a condition comes first.

@@ -74,7 +74,7 @@ from functx.transforms.aliasing import (
 from functx.transforms.argument_names import argument_names, function_name
 from functx.transforms.call_primitive import Call
 from functx.transforms.dce import drop_unused_inputs
-from functx.transforms.make_ir import program_of
+from functx.transforms.make_ir import trace_program
 from functx.transforms.replayed_draws import has_replays
 from functx.transforms.tracing_api import TracedFunction, avals_of, trace_function
 
@@ -442,7 +442,7 @@ class JittedFunction:
         """The program for these arguments, which may be abstract, before it is lowered."""
         fun, dynamic, keywords = self.static.bind(*self.static.as_hashable(args, kwargs))
         with self.tracing():
-            program = program_of(fun, dynamic, keywords, "jit")
+            program = trace_program(fun, dynamic, keywords, "jit")
         return Traced(function_name(self.fun), program, partial(self.lower, *args, **kwargs))
 
     def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:

@@ -240,8 +240,8 @@ class Linear(Primitive, abstract=True):
 class TransposedByVJP(Primitive, abstract=True):
     """An operation whose `vjp` reads neither the output nor the operands that it is linear in.
 
-    That rule is its `transpose` too, with these operands as the active ones. A subclass that is not
-    linear in all inexact operands together has a `jvp` of its own.
+    That rule is its `transpose` too, with these operands as the active ones. The `jvp` here is that of
+    operations which are jointly linear in their inexact operands; others define their own.
     """
 
     vjp: ClassVar[Callable[..., Any]]

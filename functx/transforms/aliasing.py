@@ -223,7 +223,7 @@ def check_variables_not_aliased(args: Sequence[Any], written: Collection[int]) -
 
 def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     """The buffers that arrays among `args` share with arrays that they overlap."""
-    args = [*map(located, args)]
+    args = [*map(array_of_state, args)]
     arrays = {i: x for i, x in enumerate(args) if isinstance(x, np.ndarray) and x.size}
     arrays |= _placeholder_arrays(args)
     arrays = arrays_in_one_range(arrays)
@@ -235,8 +235,8 @@ def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     return [_shared_buffer({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
 
 
-def located(x: Any) -> Any:
-    """What lies in memory where `x` does: of a state its value, or the traced one that stands for it."""
+def array_of_state(x: Any) -> Any:
+    """The array of a state, inside a trace the traced array that stands for it; any other value unchanged."""
     if not isinstance(x, CapturedState):
         return x
     builder = current_builder.get()
@@ -328,14 +328,14 @@ def check_captures_not_aliased(
             raise ArgumentError(
                 "a function that is transformed must not write to an argument that shares memory "
                 "with an array around the function; got "
-                + " and ".join([type_name(located(values[i])) for i in members]),
+                + " and ".join([type_name(array_of_state(values[i])) for i in members]),
                 fix="Pass that as an argument too, or a copy of one of them.",
             )
 
 
 def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) -> bool:
     """Whether two traced arguments or Variables share memory, and one of them is written to."""
-    args = [*map(located, args)]
+    args = [*map(array_of_state, args)]
     tracers: list[Any] = [x for x in args if isinstance(x, Tracer)]
     memories = [traced_memory(x) if type(x) is Tracer else x.memory for x in tracers]
     if len({*map(id, memories)}) == len(memories):
@@ -448,7 +448,7 @@ def write_state(
         target = builder.tracer(state)
         is_state = isinstance(state, CapturedState)
         is_refused = not builder.returns_writes or (
-            builder.axis is not None and is_state and not state.is_for_batches
+            builder.axis is not None and is_state and not state.is_writable_under_vmap
         )
         if is_refused and builder.captured_value(target.atom) is not None:
             raise state.write_error(builder.owner) if is_state else error(builder.owner, state)

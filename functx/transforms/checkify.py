@@ -480,7 +480,7 @@ class CheckThreading:
 
 
 def zero_mask(divisor: Value) -> Value:
-    """Where a divisor is 0, or is 1 in place of an integer that is 0, as `//` replaces it."""
+    """The mask of the zeros of a divisor; where `//` of integers divides by 1 instead, of those before."""
     if type(divisor) is Tracer and not is_inexact(divisor.dtype):
         builder = divisor.builder
         select = builder.defining_equation(divisor.atom)

@@ -134,12 +134,12 @@ def make_ir(
         return wrap_transform(make_ir(decompose(fun, table=decompositions)), fun, "make_ir")
 
     def wrapper(*args: PyTree, **kwargs: PyTree) -> Program:
-        return program_of(fun, args, kwargs, "make_ir")
+        return trace_program(fun, args, kwargs, "make_ir")
 
     return wrap_transform(wrapper, fun, "make_ir")
 
 
-def program_of(fun: Function, args: PyTree, kwargs: PyTree, kind: str) -> Program:
+def trace_program(fun: Function, args: PyTree, kwargs: PyTree, kind: str) -> Program:
     """The program of `fun` for arguments, which may be abstract; `kind` is the transform that traces it."""
     if isinstance(fun, FunctionalizedFunction):
         program = fun.program(*args, **kwargs)
