@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import resource
 from inspect import unwrap
 from pathlib import Path
 
@@ -36,6 +35,8 @@ jax.config.update("jax_enable_compilation_cache", False)
 # JAX makes a context for each program and loads all dialects of MLIR into it, which takes longer than
 # most lowerings of the suite. Others than func are loaded where they are registered or parsed.
 ir.Context.load_all_available_dialects = lambda context: context.d["func"]
+# In contexts that take several threads, MLIR looks through those of the whole process for each new type.
+ir.Context.set_thread_pool = lambda context, pool: context.enable_multithreading(False)
 
 program_checks.enabled = True
 # Where a test fails, functx's own frames are what is to be seen.
@@ -45,8 +46,8 @@ functx.config.traceback_filtering = "off"
 gc.freeze()
 gc.set_threshold(100_000, 20, 20)
 
-# Each worker may hold a fifth of the machine's memory.
-MEMORY_LIMIT = max(3e9, os.sysconf("SC_PHYS_PAGES") * resource.getpagesize() / 5)
+# JAX keeps the context of each program that it compiled; the more there are, the longer a new one takes.
+MAX_CONTEXTS = 500
 
 
 def pytest_collection_modifyitems(config, items):
@@ -79,18 +80,9 @@ def collections_of_new_objects(request):
         gc.freeze()
 
 
-def resident_bytes():
-    """The memory that the process holds; 0 where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0
-    return pages * resource.getpagesize()
-
-
 def pytest_runtest_teardown():
     """Forget what earlier tests compiled when it has piled up."""
-    if resident_bytes() > MEMORY_LIMIT:
+    if ir.Context._get_live_count() > MAX_CONTEXTS:
         functx.clear_caches()
         jax.clear_caches()
         gc.unfreeze()
