@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.benchmarks.jobs.learning import integers, normals
+from tests.benchmarks.jobs.learning import integers, layers, network, normals
 
 
 def hamiltonian(fx: Any) -> Any:
@@ -163,6 +163,96 @@ def particle_filter(fx: Any) -> Any:
     return likelihood, (jax.random.PRNGKey(0), normals()(100) ** 2)
 
 
+def spline_flow(fx: Any) -> Any:
+    """The gradient of the log-likelihood of a flow of four coupling layers of rational splines."""
+    bins, bound = 8, 3.0
+
+    def spline(params: Any, x: Any) -> Any:
+        widths, heights, slopes = fx.np.split(params, (bins, 2 * bins), -1)
+        widths, heights = [
+            2 * bound * (1e-3 + (1 - 1e-3 * bins) * fx.nn.softmax(part, -1))
+            for part in (widths, heights)
+        ]
+        edges = ((0, 0),) * (params.ndim - 1)
+        slopes = fx.np.pad(fx.nn.softplus(slopes), (*edges, (1, 1)), constant_values=1.0)
+        xs, ys = [
+            fx.np.pad(fx.np.cumsum(part, -1), (*edges, (1, 0))) - bound
+            for part in (widths, heights)
+        ]
+        inside = fx.np.abs(x) < bound
+        kept = fx.np.clip(x, -bound, bound)
+        place = fx.np.clip((kept[..., None] >= xs).sum(-1) - 1, 0, bins - 1)[..., None]
+
+        def at(table: Any, place: Any) -> Any:
+            return fx.np.take_along_axis(table, place, -1)[..., 0]
+
+        width, height = at(widths, place), at(heights, place)
+        left, right = at(slopes, place), at(slopes, place + 1)
+        ratio = height / width
+        t = (kept - at(xs, place)) / width
+        mixed = t * (1 - t)
+        below = ratio + (left + right - 2 * ratio) * mixed
+        y = at(ys, place) + height * (ratio * t**2 + left * mixed) / below
+        steepness = right * t**2 + 2 * ratio * mixed + left * (1 - t) ** 2
+        log_slope = 2 * fx.np.log(ratio) + fx.np.log(steepness) - 2 * fx.np.log(below)
+        return fx.np.where(inside, y, x), fx.np.where(inside, log_slope, 0.0)
+
+    def log_likelihood(layers: Any, x: Any) -> Any:
+        total = 0.0
+        for params in layers:
+            first, second = fx.np.split(x, 2, -1)
+            splines = network(fx, params, first).reshape(*second.shape, 3 * bins - 1)
+            second, logs = spline(splines, second)
+            total = total + logs.sum(-1)
+            x = fx.np.concatenate([second, first], -1)
+        return (total - 0.5 * (x**2).sum(-1)).mean()
+
+    normal = normals()
+    params = [layers(normal, 3, 32, 3 * (3 * bins - 1), scale=0.2) for _ in range(4)]
+    return fx.value_and_grad(log_likelihood), (params, normal(256, 6))
+
+
+def hmm_em(fx: Any) -> Any:
+    """A step of expectation maximization of a hidden Markov model of 12 states on 16 sequences."""
+    states, symbols, length = 12, 20, 60
+
+    def counts(model: Any, sequence: Any) -> Any:
+        start, moves, emissions = model
+        seen = emissions[:, sequence].T
+
+        def forward(before: Any, log: Any) -> Any:
+            now = log + fx.nn.logsumexp(before[:, None] + moves, 0)
+            return now, now
+
+        def backward(after: Any, log: Any) -> Any:
+            now = fx.nn.logsumexp(moves + log + after, 1)
+            return now, now
+
+        first = start + seen[0]
+        last, later = fx.lax.scan(forward, first, seen[1:])
+        alphas = fx.np.concatenate([first[None], later])
+        zero = fx.np.zeros(states)
+        earlier = fx.lax.scan(backward, zero, seen[1:], reverse=True)[1]
+        betas = fx.np.concatenate([earlier, zero[None]])
+        fit = fx.nn.logsumexp(last)
+        at = fx.np.exp(alphas + betas - fit)
+        between = fx.np.exp(
+            alphas[:-1, :, None] + moves + (seen[1:] + betas[1:])[:, None] - fit
+        ).sum(0)
+        emitted = fx.np.zeros((symbols, states)).at[sequence].add(at)
+        return at[0], between, emitted.T, fit
+
+    def step(model: Any, sequences: Any) -> Any:
+        *found, fits = fx.vmap(counts, (None, 0))(model, sequences)
+        sums = [part.sum(0) + 1e-3 for part in found]
+        return [fx.np.log(part / part.sum(-1, keepdims=True)) for part in sums], fits.mean()
+
+    normal = normals()
+    model = [normal(states), normal(states, states), normal(states, symbols)]
+    model = [part - np.log(np.exp(part).sum(-1, keepdims=True)) for part in model]
+    return step, (model, integers(symbols, 16, length))
+
+
 JOBS = (
     hamiltonian,
     gaussian_process_fit,
@@ -171,4 +261,6 @@ JOBS = (
     variational_regression,
     gaussian_mixture,
     particle_filter,
+    spline_flow,
+    hmm_em,
 )

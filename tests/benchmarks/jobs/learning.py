@@ -113,6 +113,58 @@ def resnet(fx: Any) -> Any:
     return fx.value_and_grad(loss), (params, normal(16, 32, 32, 3), integers(10, 16))
 
 
+def convnext(fx: Any) -> Any:
+    """A training step of three blocks of depthwise convolutions and layer norms."""
+    width = 24
+
+    def conv(x: Any, w: Any, stride: int = 1, groups: int = 1) -> Any:
+        return fx.lax.conv_general_dilated(
+            x, w, (stride, stride), "SAME", dimension_numbers=NHWC, feature_group_count=groups
+        )
+
+    def norm(x: Any, gain: Any, bias: Any) -> Any:
+        mean = x.mean(-1, keepdims=True)
+        variance = x.var(-1, keepdims=True)
+        return (x - mean) / fx.np.sqrt(variance + 1e-6) * gain + bias
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        x = norm(conv(x, params["stem"], 4), *params["first"])
+        for p in params["blocks"]:
+            h = norm(conv(x, p["depthwise"], 1, width), *p["norm"])
+            h = fx.nn.gelu(h @ p["wide"] + p["bias"]) @ p["narrow"]
+            x = x + p["scale"] * h
+        found = fx.nn.log_softmax(norm(x.mean((1, 2)), *params["last"]) @ params["out"])
+        return -fx.np.take_along_axis(found, y[:, None], 1).mean()
+
+    def step(params: Any, momentum: Any, x: Any, y: Any) -> Any:
+        value, gradient = fx.value_and_grad(loss)(params, x, y)
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradient)
+        return value, jax.tree.map(lambda p, m: p - 1e-2 * m, params, momentum), momentum
+
+    normal = normals()
+    affine = np.ones(width, "float32"), np.zeros(width, "float32")
+    blocks = [
+        {
+            "depthwise": normal(7, 7, 1, width, scale=0.1),
+            "norm": affine,
+            "wide": normal(width, 4 * width, scale=0.2),
+            "bias": normal(4 * width, scale=0.1),
+            "narrow": normal(4 * width, width, scale=0.1),
+            "scale": np.full(width, 0.1, "float32"),
+        }
+        for _ in range(3)
+    ]
+    params = {
+        "stem": normal(4, 4, 3, width, scale=0.2),
+        "first": affine,
+        "blocks": blocks,
+        "last": affine,
+        "out": normal(width, 10, scale=0.2),
+    }
+    zeros = jax.tree.map(np.zeros_like, params)
+    return step, (params, zeros, normal(8, 32, 32, 3), integers(10, 8))
+
+
 def per_example_convolutions(fx: Any) -> Any:
     """The sum of the clipped gradients of 64 images in a convolutional network."""
 
@@ -156,6 +208,43 @@ def message_passing(fx: Any) -> Any:
     ]
     ends = integers(nodes, 2, edges)
     return fx.value_and_grad(loss), (params, normal(nodes, width), *ends, normal(width))
+
+
+def graph_attention(fx: Any) -> Any:
+    """The gradient of two layers of attention over the 3,000 edges of a graph of 400 nodes."""
+    nodes, edges, heads, width = 400, 3000, 4, 16
+
+    def softmax(scores: Any, targets: Any) -> Any:
+        greatest = fx.ops.segment_max(scores, targets, num_segments=nodes)
+        exponentials = fx.np.exp(scores - greatest[targets])
+        total = fx.ops.segment_sum(exponentials, targets, num_segments=nodes)
+        return exponentials / total[targets]
+
+    def layer(p: Any, x: Any, sources: Any, targets: Any) -> Any:
+        h = (x @ p["w"]).reshape(nodes, heads, width)
+        leaving, arriving = (h * p["source"]).sum(-1), (h * p["target"]).sum(-1)
+        scores = fx.nn.leaky_relu(leaving[sources] + arriving[targets], 0.2)
+        messages = softmax(scores, targets)[:, :, None] * h[sources]
+        received = fx.ops.segment_sum(messages, targets, num_segments=nodes)
+        return received.reshape(nodes, heads * width) + p["bias"]
+
+    def loss(params: Any, x: Any, sources: Any, targets: Any, y: Any) -> Any:
+        x = fx.nn.elu(layer(params[0], x, sources, targets))
+        found = fx.nn.log_softmax(layer(params[1], x, sources, targets)[:, :7])
+        return -fx.np.take_along_axis(found, y[:, None], 1).mean()
+
+    normal = normals()
+    params = [
+        {
+            "w": normal(size, heads * width, scale=0.2),
+            "source": normal(heads, width, scale=0.3),
+            "target": normal(heads, width, scale=0.3),
+            "bias": normal(heads * width, scale=0.1),
+        }
+        for size in (32, heads * width)
+    ]
+    ends = integers(nodes, 2, edges)
+    return fx.value_and_grad(loss), (params, normal(nodes, 32), *ends, integers(7, nodes))
 
 
 def meta_learning(fx: Any) -> Any:
@@ -220,8 +309,10 @@ def denoiser(fx: Any) -> Any:
 JOBS = (
     gpt,
     resnet,
+    convnext,
     per_example_convolutions,
     message_passing,
+    graph_attention,
     meta_learning,
     physics_informed,
     denoiser,

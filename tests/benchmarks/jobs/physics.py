@@ -33,6 +33,42 @@ def neural_ode(fx: Any) -> Any:
     return fx.value_and_grad(loss), (params, normal(32, 8), normal(32, 8))
 
 
+def adaptive_ode(fx: Any) -> Any:
+    """The derivative in two parameters of a predator and its prey, by steps of adapted length."""
+
+    def slope(params: Any, y: Any) -> Any:
+        prey, predator = y
+        gained = params[1] * prey * predator
+        return fx.np.stack([params[0] * prey - gained, gained - predator])
+
+    def attempt(params: Any, y: Any, h: Any) -> Any:
+        k1 = slope(params, y)
+        k2 = slope(params, y + h * k1 / 2)
+        k3 = slope(params, y + h * 3 * k2 / 4)
+        found = y + h * (2 * k1 + 3 * k2 + 4 * k3) / 9
+        k4 = slope(params, found)
+        error = h * (-5 * k1 / 72 + k2 / 12 + k3 / 9 - k4 / 8)
+        return found, fx.np.sqrt((error**2).mean()) / 1e-4
+
+    def end(params: Any, start: Any) -> Any:
+        def step(state: Any) -> Any:
+            t, y, h = state
+            h = fx.np.minimum(h, 20.0 - t)
+            found, error = attempt(params, y, h)
+            accepted = error <= 1.0
+            t = fx.np.where(accepted, t + h, t)
+            factor = fx.np.clip(0.9 * fx.np.maximum(error, 1e-8) ** (-1 / 3), 0.2, 5.0)
+            return t, fx.np.where(accepted, found, y), h * factor
+
+        state = fx.lax.while_loop(lambda state: state[0] < 20.0, step, (0.0, start, 0.1))
+        return state[1]
+
+    def derivative(params: Any, start: Any) -> Any:
+        return end(params, start), fx.jacfwd(end)(params, start)
+
+    return derivative, (np.array([1.1, 0.4], "float32"), np.array([1.0, 0.5], "float32"))
+
+
 def n_body(fx: Any) -> Any:
     """The gradient through 50 steps of 128 bodies that attract each other."""
 
@@ -158,6 +194,7 @@ def ray_marching(fx: Any) -> Any:
 
 JOBS = (
     neural_ode,
+    adaptive_ode,
     n_body,
     molecular_dynamics,
     spectral_wave,

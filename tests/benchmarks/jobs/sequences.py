@@ -110,4 +110,32 @@ def edit_distance(fx: Any) -> Any:
     return fx.value_and_grad(mean), (abs(normals()(26, 26)), *words)
 
 
-JOBS = viterbi, gated_recurrence, beam_search, generation, edit_distance
+def ctc_scan(fx: Any) -> Any:
+    """The gradient of the CTC loss of 16 sequences of 80 frames with 15 labels each."""
+    length, words = 80, 30
+
+    def loss(scores: Any, labels: Any) -> Any:
+        logs = fx.nn.log_softmax(scores)
+        blanks = fx.np.zeros_like(labels)
+        extended = fx.np.append(fx.np.stack([blanks, labels], 1).reshape(-1), 0)
+        differs = fx.np.concatenate([fx.np.zeros(2, bool), extended[2:] != extended[:-2]])
+        never = fx.np.full(len(extended), -1e9)
+
+        def step(alpha: Any, log: Any) -> Any:
+            one = fx.np.concatenate([never[:1], alpha[:-1]])
+            two = fx.np.where(differs, fx.np.concatenate([never[:2], alpha[:-2]]), -1e9)
+            alpha = fx.np.logaddexp(fx.np.logaddexp(alpha, one), two) + log[extended]
+            return alpha, None
+
+        start = never.at[:2].set(logs[0, extended[:2]])
+        alpha = fx.lax.scan(step, start, logs[1:])[0]
+        return -fx.np.logaddexp(alpha[-1], alpha[-2])
+
+    def mean(scores: Any, labels: Any) -> Any:
+        return fx.vmap(loss)(scores, labels).mean()
+
+    labels = integers(words - 1, 16, 15) + 1
+    return fx.value_and_grad(mean), (normals()(16, length, words), labels)
+
+
+JOBS = viterbi, gated_recurrence, beam_search, generation, edit_distance, ctc_scan
