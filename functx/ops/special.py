@@ -410,19 +410,24 @@ class Logaddexp(Binary):
     )
 
     def partial(self, i: int, t: Value, out: Value, x: Value, y: Value) -> Tangent:
-        # The weights of softmax, and 1/2 where both operands are the same infinity.
-        gap = ops.sub(x, y) if i == 0 else ops.sub(y, x)
-        is_same_infinity = ops.bitwise_and(ops.eq(x, y), ops.eq(ops.abs(x), math.inf))
-        return ops.mul(t, ops.logistic(ops.select(is_same_infinity, 0.0, gap)))
+        # The weights of softmax, from the exponential that the value needs.
+        swap, ratio = self.compare(x, y)
+        weight = ops.div(1.0, ops.add(ratio, 1.0))
+        is_less = swap if i == 0 else ops.bitwise_not(swap)
+        return ops.mul(t, ops.select(is_less, ops.mul(ratio, weight), weight))
+
+    def compare(self, x: Value, y: Value) -> tuple[Value, Value]:
+        """Whether y is the larger one, and the exponential of the smaller over that of the larger."""
+        gap = ops.sub(x, y)
+        # Between two infinities of one sign the gap is nan, and the operands tie.
+        is_same_infinity = ops.bitwise_and(ops.eq(x, y), ops.ne(gap, gap))
+        gap = ops.select(is_same_infinity, 0.0, gap)
+        swap = ops.lt(ops.real(gap), 0.0) if is_complex(x.dtype) else ops.lt(gap, 0.0)
+        return swap, ops.exp(ops.select(swap, gap, ops.neg(gap)))
 
     def decompose(self, x: Value, y: Value) -> Value:
-        gap = ops.sub(x, y)
-        swap = ops.lt(ops.real(gap), 0.0) if is_complex(x.dtype) else ops.lt(gap, 0.0)
-        out = ops.add(
-            ops.select(swap, y, x), ops.log1p(ops.exp(ops.select(swap, gap, ops.neg(gap))))
-        )
-        # Between two infinities of one sign the gap is nan.
-        out = ops.select(ops.eq(x, y), ops.add(x, math.log(2.0)), out)
+        swap, ratio = self.compare(x, y)
+        out = ops.add(ops.select(swap, y, x), ops.log1p(ratio))
         if not is_complex(x.dtype):
             return out
         turns = ops.round(ops.div(ops.imag(out), 2.0 * math.pi), ops.RoundingMethod.TO_NEAREST_EVEN)

@@ -622,3 +622,19 @@ def test_equal_residuals_are_saved_once():
     forward = next(eqn for eqn in program.equations if eqn.primitive.name == "scan")
     saved = [v for v in forward.outputs if v.aval.shape == (3,)]
     assert len(saved) == 3, program
+
+
+def test_coefficients_of_cotangents_are_computed_in_the_forward_loop():
+    def loss(x):
+        def step(c, _):
+            shifted = fnp.concatenate([c[1:], c[:1]])
+            return fnp.logaddexp(c, shifted), None
+
+        return lax.scan(step, x, None, length=3)[0].sum()
+
+    program = functx.make_ir(functx.grad(loss))(np.arange(5.0))
+    loops = [eqn for eqn in program.equations if eqn.primitive.name == "scan"]
+    forward, backward = [[e.primitive.name for e in eqn.primitive.program] for eqn in loops]
+    assert "exp" in forward, program
+    assert {"exp", "div"}.isdisjoint(backward), program
+    functx.testing.check_grads(loss, (np.arange(5.0),), order=2)

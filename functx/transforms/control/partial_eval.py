@@ -22,7 +22,7 @@ from functx.core.masks import (
     split_list,
 )
 from functx.core.printing import variable_names
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
 from functx.core.program_editing import replace_program_fields, substitute_atoms
 from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed
@@ -115,13 +115,7 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
         fixed = loop_invariant_variables(known, {*known.inputs[: self.consts], *unchanged})
         known, unknown = merge_equal_residuals(known, unknown, count)
         free = fixed | {*xs, *known.outputs[:count]}
-        splits = [(known, unknown)]
-        if self.most_saved:
-            splits.insert(0, save_expensive_values(known, unknown, count))
-        for known, unknown in splits:
-            known, unknown = recompute_cheap_residuals(known, unknown, count, free)
-            if sum(map(_bytes, {*known.outputs[count:]} - free)) <= self.most_saved:
-                break
+        known, unknown = self.choose_residuals(known, unknown, free)
         invariant, unknown, saved = hoist_invariant_residuals(known, unknown, count, n, fixed)
         ys: list[Atom] = list(known.outputs[self.carries : count])
         ys += [a for a in saved if not (a in xs or a in carry_after or a in ys)]
@@ -153,6 +147,24 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
             invariant,
             names,
         )
+
+    def choose_residuals(
+        self, known: Program, unknown: Program, free: set[Atom]
+    ) -> tuple[Program, Program]:
+        """The programs with the residuals that are to be saved; those in `free` cost nothing."""
+
+        def with_cost(split: tuple[Program, Program]) -> tuple[int, tuple[Program, Program]]:
+            known, unknown = recompute_cheap_residuals(*split, self.outputs, free)
+            return sum(map(_bytes, {*known.outputs[self.outputs :]} - free)), (known, unknown)
+
+        least, split = with_cost((known, unknown))
+        if not self.most_saved:
+            return split
+        for moves, most in ((False, self.most_saved), (True, min(least, self.most_saved))):
+            cost, other = with_cost(save_expensive_values(known, unknown, self.outputs, moves))
+            if cost <= most:
+                split = other
+        return split
 
 
 def hoist_invariant_residuals(
@@ -205,19 +217,29 @@ def merge_equal_residuals(known: Program, unknown: Program, count: int) -> tuple
     )
 
 
-def save_expensive_values(known: Program, unknown: Program, count: int) -> tuple[Program, Program]:
+def save_expensive_values(
+    known: Program, unknown: Program, count: int, moves: bool
+) -> tuple[Program, Program]:
     """The programs with residuals in place of the equations that `unknown` repeats from `known`.
 
-    The residuals are the outputs of `known` after the first `count`. XLA merges equal operations of
-    one computation, but not of two loops. The programs are unchanged if all of these are cheap.
+    If `moves`, `known` also computes all that needs no cotangents, as the coefficients of these:
+    XLA computes what `unknown` shifts or pads once for each use. The residuals are the outputs of
+    `known` after the first `count`. XLA merges equal operations of one computation, but not of two
+    loops. The programs are unchanged if all of these are cheap.
     """
     lead = len(unknown.inputs) - (len(known.outputs) - count)
     unique = UniqueEquations().add_all(known)
     residuals = [unique.read(atom) for atom in known.outputs[count:]]
     value_of: dict[Atom, Atom] = dict(zip(unknown.inputs[lead:], residuals, strict=True))
     merged: set[Equation] = set()
+    moved: list[Equation] = []
     for eqn in unknown:
-        equal = unique.first.get((eqn.primitive, *[value_of.get(a, a) for a in eqn.inputs]))
+        own = eqn.with_substitutes(value_of)
+        equal = unique.first.get((own.primitive, *own.inputs))
+        if equal is None and moves and is_movable(eqn, value_of):
+            equal = own.replace(outputs=[Var(v.aval) for v in eqn.outputs])
+            unique.add(equal)
+            moved.append(equal)
         if equal is not None and is_same_value(eqn, equal):
             merged.add(eqn)
             value_of.update(zip(eqn.outputs, equal.outputs, strict=True))
@@ -226,9 +248,15 @@ def save_expensive_values(known: Program, unknown: Program, count: int) -> tuple
     equations = [eqn for eqn in unknown if eqn not in merged]
     used = used_variables(equations, unknown.outputs)
     saved = {v: atom for v, atom in value_of.items() if type(v) is Var and v in used}
+    known = replace_program_fields(known, equations=[*known.equations, *moved])
     known = with_io(known, known.inputs, [*known.outputs[:count], *saved.values()])
     unknown = Program(unknown.name, [*unknown.inputs[:lead], *saved], equations, unknown.outputs)
     return merge_equal_residuals(known, unknown, count)
+
+
+def is_movable(eqn: Equation, known: Mapping[Atom, Atom]) -> bool:
+    """Whether the values in `known` suffice to compute an equation, and it may be elsewhere."""
+    return not eqn.primitive.effects and all([type(a) is Literal or a in known for a in eqn.inputs])
 
 
 def is_same_value(eqn: Equation, equal: Equation) -> bool:
