@@ -492,13 +492,13 @@ class Template:
 
     @staticmethod
     def of(results: IRValues, operands: IRValues, constants: Constants) -> Template | None:
-        """The template of the results of a rule, if they are all those of one operation.
+        """The template of the results of a rule, if they are all those of one operation, in order.
 
         Its operands must be those of the equation, or constants of the same function.
         """
         owner = getattr(results[0].owner, "operation", None)
         passed_on = any(result in operands for result in results)
-        if owner is None or passed_on or len(owner.results) != len(results):
+        if owner is None or passed_on or list(owner.results) != list(results):
             return None
         # Another operand may be used inside the regions of the operation.
         if any(x not in list(owner.operands) for x in operands):

@@ -69,6 +69,32 @@ def test_a_repeated_operation_takes_the_operands_of_its_own_equation(fun, right)
     assert tuple(float(y) for y in functx.jit(fun)(1.0, 2.0, 3.0)) == right
 
 
+def swapped(x, y):
+    """A step whose results are those of one call, in the other order."""
+    sine, cosine = functx.jit(lambda x, y: (xp.sin(x) + y, xp.cos(y)))(x, y)
+    return cosine, sine
+
+
+def test_a_repeated_operation_gives_its_results_in_the_order_of_its_equation():
+    def twice(x, y):
+        once = functx.lax.scan(lambda c, _: (swapped(*c), None), (x, y), length=1)[0]
+        return functx.lax.scan(lambda c, _: (swapped(*c), None), once, length=1)[0]
+
+    np.testing.assert_allclose(functx.jit(twice)(3.0, 4.0), swapped(*swapped(3.0, 4.0)), rtol=1e-6)
+
+
+def test_an_equation_whose_results_are_reshaped_is_not_repeated_without_the_reshape():
+    def step(x, _):
+        return functx.jit(lambda x: (xp.sin(x), xp.cos(x)))(x)
+
+    def twice(x):
+        x, first = functx.lax.scan(step, x, length=1)
+        return first, functx.lax.scan(step, x, length=1)[1]
+
+    wanted = [np.cos(3.0)], [np.cos(np.sin(3.0))]
+    np.testing.assert_allclose(functx.jit(twice)(3.0), wanted, rtol=1e-6)
+
+
 def test_the_two_zeros_are_two_constants():
     def f(x):
         return xp.copysign(x, 0.0), xp.copysign(x, -0.0), x + xp.array(0.0), 1 / (x * -0.0 - 0.0)
