@@ -396,6 +396,8 @@ def bind_on_mesh(
     types = zip(mesh.axis_names, mesh.axis_types, strict=True)
     axes = frozenset([name for name, kind in types if kind == AxisType.Explicit])
     given = [jax.typeof(x).sharding.spec for x in operands]
+    for spec in given:
+        ops.refuse_unreduced("a function on a mesh with explicit axes", spec)
     given = [spec if any(axis is not None for axis in spec) else None for spec in given]
     specs: dict[tuple[int, ...], PartitionSpec] = {}
     for x, spec in zip(operands, given, strict=True):

@@ -178,7 +178,13 @@ def _unique_of_empty(
     """The results of `unique` for an array without elements."""
     aval = aval_of(rows)
     integer = canonical_dtype(INT)
-    count = min(1, aval.shape[0]) if size is None else static_size(size)
+    found = min(1, aval.shape[0])
+    count = found if size is None else static_size(size)
+    if not found and count and fill_value is None:
+        raise ValueRangeError(
+            f"unique: `size` must be 0 for an array without elements; got {count}",
+            fix="Pass `fill_value`, which the extra elements take.",
+        )
     fill = (
         literal(0, aval.dtype)
         if fill_value is None
@@ -188,7 +194,7 @@ def _unique_of_empty(
     optional = [
         zeros,
         shapes.full(inverse_shape, literal(0, integer)),
-        shapes.full((count,), literal(aval.shape[0] if size is None else 0, integer)),
+        ensure_array(np.where(np.arange(count) < found, aval.shape[0], 0).astype(integer)),
     ]
     results = [shapes.moveaxis(shapes.full((count, *aval.shape[1:]), fill), 0, along)]
     results += select_where(optional, requested)

@@ -118,6 +118,15 @@ def current_mesh(name: str) -> Mesh | AbstractMesh:
     return mesh
 
 
+def refuse_unreduced(what: str, spec: PartitionSpec) -> None:
+    """Raise ArgumentError if `spec` has unreduced or reduced axes, which functx does not track."""
+    if spec.unreduced or spec.reduced:
+        raise ArgumentError(
+            f"{what}: a PartitionSpec must have no unreduced and no reduced axes; got {spec}",
+            fix="Sum over them first: jax.reshard(x, PartitionSpec(...)), outside functions of functx.",
+        )
+
+
 def mesh_axes_of_entry(entry: object) -> tuple[Hashable, ...]:
     """The axes of a mesh that an entry of a PartitionSpec names."""
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
@@ -132,6 +141,7 @@ def check_partition_spec(
 
     Raises ArgumentError, AxisError or ShapeError.
     """
+    refuse_unreduced(what, spec)
     if len(spec) > aval.ndim:
         raise AxisError(
             f"{what}: a PartitionSpec must have at most one entry a dimension; got {spec} for "

@@ -13,15 +13,17 @@ from typing import ClassVar
 from functx import ops
 from functx.core.masks import run_rule, scatter_where, select_where
 from functx.core.program import Atom, Equation, Literal, Program, Var, pad_input_names
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite, interpret, user_rule_runs
-from functx.core.tracer import aval_of, current_builder
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import LinearBuilder, run_and_finish, trace_closed
 from functx.core.types import ShapedArray, is_floating, is_inexact
 from functx.core.typing import Flags, Mask, Tangent, Tangents, Value, Values
 from functx.ops.families import Elementwise
+from functx.ops.operands import literal
 from functx.transforms.dce import varying_output_mask
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.rule_checks import check_jvp_result
+from functx.transforms.rule_checks import check_jvp_result, is_known_zero
 
 _SUM_PRESERVING = (
     ops.Add, ops.ReduceSum, ops.BroadcastInDim, ops.Concatenate, ops.ConvertElementType, ops.Full, ops.Pad, ops.PermuteDims, ops.Reshape,
@@ -277,7 +279,9 @@ class Linearize(Rewrite[tuple[Program, Program]]):
 
             tangents = [builder.add_input(aval_of(x)) for x in select_where(args, self.varying)]
             builder.in_names = tangent_names(program, self.varying, with_primals=False)
-            tangent_program, residuals = run_and_finish(builder, push, tangents)
+            tangent_program, residuals = make_zero_residuals(
+                *run_and_finish(builder, push, tangents)
+            )
             linear.append(tangent_program)
             return [*outs, *residuals]
 
@@ -285,6 +289,29 @@ class Linearize(Rewrite[tuple[Program, Program]]):
         avals = [*program.in_avals, *masks]
         values = trace_closed(body, avals, name=program.name, in_names=program.in_names)
         return values, linear[0]
+
+
+def make_zero_residuals(program: Program, residuals: Values) -> tuple[Program, Values]:
+    """A linear program that makes its residuals known to be zero itself, and the other residuals.
+
+    As an array, a zero tangent would take memory, and make the program seem affine.
+    """
+    count = len(program.inputs) - len(residuals)
+    kept: list[Value] = []
+    equations: list[Equation] = []
+    inputs = program.inputs[:count]
+    for x, variable in zip(residuals, program.inputs[count:], strict=True):
+        if variable.aval.shape and type(x) is Tracer and is_known_zero(x):
+            zero = literal(0, variable.aval.dtype)
+            repeat = ops.BroadcastInDim(variable.aval.shape, ())
+            equations.append(Equation(repeat, [zero], [variable], None))
+        else:
+            kept.append(x)
+            inputs.append(variable)
+    if not equations:
+        return program, residuals
+    equations += program.equations
+    return replace_program_fields(program, inputs=inputs, equations=equations), kept
 
 
 def instantiate_masks(masks: Sequence[Mask], values: Values) -> list[Value]:

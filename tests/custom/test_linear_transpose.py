@@ -127,6 +127,18 @@ def test_a_constant_that_is_known_to_be_zero_may_be_added(zeros):
     assert onp.array_equal(transpose(ROW)[0], 2.0 * ROW)
 
 
+def test_a_linearized_function_may_write_into_a_new_array():
+    def table(x):
+        rows = np.zeros((2, 3))
+        rows[0] = np.sin(x)
+        rows[1] = rows[0] * 2.0
+        return rows.sum(axis=0)
+
+    for f in (table, fx.jit(table), fx.checkpoint(table)):
+        (got,) = fx.linear_transpose(fx.linearize(f, ROW)[1], ROW)(ROW)
+        onp.testing.assert_allclose(got, 3.0 * onp.cos(ROW) * ROW, rtol=1e-6)
+
+
 def test_the_error_of_a_function_that_is_not_linear_has_its_line():
     def f(x):
         y = 2.0 * x

@@ -583,6 +583,24 @@ def constraints_and_out_sharding_determine_explicit_shardings():
         assert ragged.sharding.spec == rows
 
 
+@check
+def unreduced_axes_are_refused():
+    mesh = mesh_of(AxisType.Explicit)
+    spec = P("i", unreduced={"j"})
+    sharding = NamedSharding(mesh, spec)
+    said = "must have no unreduced and no reduced axes"
+    refused(ArgumentError, lambda: lax.with_sharding_constraint(X, sharding), said)
+    refused(ArgumentError, lambda: functx.jit(xp.sin, in_shardings=sharding)(X), said)
+    mapped = functx.shard_map(xp.sin, mesh=mesh, in_specs=P("i", reduced={"j"}), out_specs=P("i"))
+    refused(ArgumentError, lambda: mapped(X), said)
+    with jax.set_mesh(mesh):
+        shares = placed(X, None, "j", mesh=mesh)
+        row = placed(X[:2].T, "j", mesh=mesh)
+        total = jnp.einsum("ij,jk->ik", shares, row, out_sharding=P(None, None, unreduced={"j"}))
+        refused(ArgumentError, lambda: functx.jit(xp.sin)(total), said)
+        same(functx.jit(xp.sin)(functx.reshard(total, P())), np.sin(X @ X[:2].T))
+
+
 # Captured walks
 
 

@@ -96,6 +96,7 @@ SIZED = [
     ("np.unique(x % 2, True, True, True, axis=1, size=3, fill_value=5)", "i32[2,5]"),
     ("np.unique(x, size=30)", "~f32[4]"),
     ("np.unique(x, size=2, fill_value=3)", "f32[0]"),
+    ("np.unique(x, size=0)", "f32[0]"),
     ("np.unique_all(x, size=5)", "i32[7]"),
     ("np.unique_counts(x, size=5)", "i32[7]"),
     ("np.unique_inverse(x, size=5, fill_value=0)", "i32[7]"),
@@ -271,6 +272,7 @@ X = np.ones((2, 3), np.float32)
         (lambda np: np.compress([0, 0, 1], X[:, 0]), ValueRangeError, r"compress: .* index 2"),
         (lambda np: np.isin(X, X, method="x"), ValueRangeError, r"isin: method"),
         (lambda np: jit(np.nonzero)(X), ConcretizationError, r"(?s)nonzero without `size`.*Give"),
+        (lambda np: np.unique([], size=2), ValueRangeError, r"(?s)unique: `size` must be 0.*fill_value"),
         (lambda np: jit(np.unique)(X), ConcretizationError, r"(?s)unique without `size`.*Give"),
     ],
 )
@@ -282,3 +284,8 @@ def test_misuse_is_named(call, error, message):
 @pytest.mark.parametrize("number", range(len(SearchSorted.samples)))
 def test_rules_of_searchsorted(number):
     check_rules(SearchSorted, number)
+
+
+def test_parts_without_elements_are_counted_as_equal():
+    *_, counts = fnp.unique(numpy.zeros((2, 0)), True, True, True, axis=0, size=3)
+    assert counts.tolist() == [2, 0, 0]
