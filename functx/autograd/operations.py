@@ -32,6 +32,7 @@ from functx.autograd.variable import (
     open_level,
 )
 from functx.autograd.views import VersionCounter, ViewOf
+from functx.core.captured_state import read_states
 from functx.core.config import option_key
 from functx.core.memory_layouts import noncontiguous_strides, result_strides
 from functx.core.primitive import Primitive, View
@@ -147,7 +148,7 @@ def record_program(program: Program, args: Sequence[Any]) -> list[Variable]:
     if (watch := operand_watch.get()) is not None:
         watch(args)
     program, captured = hoist_captures(program)
-    args = [*args, *captured]
+    args = [*args, *read_states(captured)]
     if open_level.get() is not None and has_tangent(args):
         return record_duals(program, args)
     recording = current_recording()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from functx.core.captured_state import CapturedState
 from functx.core.errors import CallbackWriteError
 from functx.core.program import Literal
 from functx.core.tracer import aval_of, literal_of, variables
@@ -191,7 +192,9 @@ Operand = Recorded | Literal
 
 
 def operand_of(x: Any) -> Operand:
-    """An array or a number as an operand."""
+    """An array or a number as an operand; of a state its current value."""
+    if isinstance(x, CapturedState):
+        x = x.read()
     literal = literal_of(x)
     if literal is not None:
         return literal

@@ -30,7 +30,7 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
                 args = read_states(args)
             variable = recording_operand(args)
             if variable is not None:
-                return variable.record(primitive, read_states(args))
+                return variable.record(primitive, args)
             return backend.evaluate(primitive, args)
     untraced = not args or (type(args[0]) is not Tracer and type(args[-1]) is not Tracer)
     if not (untraced or primitive.is_context_dependent) or not backend.inside_jax_trace():

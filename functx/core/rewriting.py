@@ -246,7 +246,7 @@ def apply(
             return backend.run(rewrite, program, args)
         if rewrite is not None:
             program = cached_rewrite(rewrite, backend.prepare_for_transform(program))
-        return variable.record_program(program, read_states(args))  # type: ignore[no-any-return]
+        return variable.record_program(program, args)  # type: ignore[no-any-return]
     with garbage_collection.paused():
         if wrapper_types and any([type(x) in wrapper_types for x in args]):
             return wrapper_recorder.record_program(cached_rewrite(rewrite, program), args)

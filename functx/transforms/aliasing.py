@@ -335,24 +335,20 @@ def check_captures_not_aliased(
 
 def have_aliased_pair(args: Sequence[Value | None], written: Collection[int]) -> bool:
     """Whether two traced arguments or Variables share memory, and one of them is written to."""
-    args = [*map(array_of_state, args)]
-    tracers: list[Any] = [x for x in args if isinstance(x, Tracer)]
-    memories = [traced_memory(x) if type(x) is Tracer else x.memory for x in tracers]
-    if len({*map(id, memories)}) == len(memories):
-        return False
+    memories = [memory for x in args if (memory := traced_memory(x)) is not None]
     counts = Counter(map(id, memories))
-    changed = {id(args[i]) for i in written}
-    return any(
-        [
-            counts[id(memory)] > 1 and id(x) in changed and memory is not None
-            for x, memory in zip(tracers, memories, strict=True)
-        ]
-    )
+    if len(counts) == len(memories):
+        return False
+    return any([counts[id(traced_memory(args[i]))] > 1 for i in written])
 
 
-def traced_memory(x: Tracer) -> object:
-    """An object that traced values which share memory have in common; None for a literal."""
-    return storage_base(x).atom if type(x.atom) is Var else None
+def traced_memory(x: Any) -> object:
+    """An object that traced values which share memory have in common; None for a literal or an array."""
+    if type(x) is Tracer:
+        return storage_base(x).atom if type(x.atom) is Var else None
+    if is_variable(x):
+        return x.memory
+    return traced_memory(array_of_state(x)) if isinstance(x, CapturedState) else None
 
 
 def trace_with_shared_captures(
