@@ -24,6 +24,7 @@ from jax.extend.mlir import ir
 
 import functx
 from functx.core.config import program_checks
+from functx.passes.reassociation import REASSOCIATION_THRESHOLDS, ReassociationThresholds
 
 # The filters of warnings in pyproject.toml import JAX before this file sets variables of the environment.
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
@@ -153,6 +154,14 @@ def all_kept():
     """All is kept that derivatives need, for a test that looks at it, whatever the switches."""
     with functx.config.set(memory="off"):
         yield
+
+
+@pytest.fixture
+def scaling_is_free(monkeypatch):
+    """Small sums of squares are computed from factors too, though scaling these costs more."""
+    auto = REASSOCIATION_THRESHOLDS["auto"]
+    cheap = ReassociationThresholds(auto.min_elements, auto.min_speedup)
+    monkeypatch.setitem(REASSOCIATION_THRESHOLDS, "auto", cheap)
 
 
 @pytest.fixture

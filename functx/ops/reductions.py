@@ -326,6 +326,10 @@ class ReduceXor(BitwiseReduction):
         return ctx.reduce(stablehlo.XorOp, x, self.axes, 0)
 
 
+_MIN_VECTORIZED = 1 << 14
+"""The least elements for which two vectorized reductions find a position in less time than one of pairs."""
+
+
 class ArgExtremum(Primitive, abstract=True):
     """The position along `axis` of the first extremum, or of the first nan."""
 
@@ -372,6 +376,9 @@ class ArgExtremum(Primitive, abstract=True):
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         (operand,), (out,) = ctx.avals_in, ctx.avals_out
+        is_large = _MIN_VECTORIZED <= operand.size < 1 << 31
+        if is_large and tuple(ctx.platforms) == ("cpu",):
+            return ctx.via_jax(self.first_extremum, x)
         value, index = ShapedArray((), operand.dtype), ShapedArray((), out.dtype)
         worst = lowest(operand.dtype) if self.direction == "GT" else highest(operand.dtype)
         positions = stablehlo.iota(ctx.type(operand.update(dtype=out.dtype)), self.axis)
@@ -385,6 +392,17 @@ class ArgExtremum(Primitive, abstract=True):
                 select_first_extremum(ctx, self.direction, block.arguments, value, index)
             )
         return op.results[1]
+
+    def first_extremum(self, x: Value) -> Value:
+        """The first position of the extremum of an array of JAX, by reductions that XLA vectorizes."""
+        reduce_extremum = lax.reduce_max if self.direction == "GT" else lax.reduce_min
+        extremum = lax.expand_dims(reduce_extremum(x, (self.axis,)), (self.axis,))
+        size, dtype = x.shape[self.axis], canonical_dtype(self.index_dtype)
+        # Those of nans are negative and come first: XLA may have found the largest of the other elements.
+        positions = lax.broadcasted_iota(np.int32, x.shape, self.axis)
+        found = lax.select(x == extremum, positions, lax.full_like(positions, size))
+        first = lax.reduce_min(lax.select(x != x, positions - size, found), (self.axis,))
+        return lax.convert_element_type(lax.select(first < 0, first + size, first), dtype)
 
 
 class ArgMax(ArgExtremum):
@@ -415,15 +433,16 @@ def select_first_extremum(
     `direction` is the comparison by which a value is better.
     """
     a, i, b, j = pairs
-    better = is_left = ctx.compare(a, b, direction, value)
-    tie = ctx.compare(a, b, "EQ", value)
+    is_left = ctx.compare(a, b, direction, value)
+    is_decided: IRValue
     if is_floating(value.dtype):
-        a_nan, b_nan = ctx.compare(a, a, "NE", value), ctx.compare(b, b, "NE", value)
-        # The value does not depend on which of two equal ones is first, and takes less to find.
-        is_left = stablehlo.or_(better, a_nan)
-        better = stablehlo.or_(better, stablehlo.and_(a_nan, stablehlo.not_(b_nan)))
-        tie = stablehlo.or_(tie, stablehlo.and_(a_nan, b_nan))
-    first = stablehlo.or_(better, stablehlo.and_(tie, ctx.compare(i, j, "LT", index)))
+        opposite = "LT" if direction == "GT" else "GT"
+        is_right = stablehlo.or_(ctx.compare(a, b, opposite, value), ctx.compare(b, b, "NE", value))
+        is_left = stablehlo.or_(is_left, ctx.compare(a, a, "NE", value))
+        is_decided = stablehlo.xor(is_left, is_right)
+    else:
+        is_decided = ctx.compare(a, b, "NE", value)
+    first = stablehlo.select(is_decided, is_left, ctx.compare(i, j, "LT", index))
     return [stablehlo.select(is_left, a, b), stablehlo.select(first, i, j)]
 
 

@@ -208,14 +208,19 @@ CALL_PRIMITIVES = frozenset({"call", "checkpoint", "scan"})
 
 
 class ReassociationThresholds(Record):
-    """The least sizes for another order: of products in elements, and of the speedup."""
+    """The least sizes for another order: of products in elements, and of the speedup.
+
+    `scaling_cost` is that of the kernels that scale a squared factor, to compile and to start, in
+    operations of a matrix product.
+    """
 
     min_elements: int
     min_speedup: float
+    scaling_cost: int = 0
 
 
 REASSOCIATION_THRESHOLDS = {
-    "auto": ReassociationThresholds(1024, 1.3),
+    "auto": ReassociationThresholds(1024, 1.3, 1 << 19),
     "always": ReassociationThresholds(2, 1.0),
 }
 
@@ -408,7 +413,7 @@ class LargeProducts:
                 eqn
                 for eqn, found in orders.items()
                 if found is None
-                or found.cost * speedup
+                or self.cost_of(found) * speedup
                 > self.cost_of_products([eqn], kept) + self.cost_as_written(eqn)
             ]
             if not rejected:
@@ -425,12 +430,14 @@ class LargeProducts:
         for sums in self.group_by_products([eqn for eqn in self.sums if eqn in orders]):
             shared_cost = self.cost_of_products(sums, kept)
             alone = {
-                e: orders[e] for e in sums if orders[e].cost * speedup < self.cost_as_written(e)
+                e: orders[e]
+                for e in sums
+                if self.cost_of(orders[e]) * speedup < self.cost_as_written(e)
             }
             separate_cost = sum(
-                [orders[e].cost if e in alone else self.cost_as_written(e) for e in sums]
+                [self.cost_of(orders[e]) if e in alone else self.cost_as_written(e) for e in sums]
             )
-            joint_cost = sum([orders[e].cost for e in sums])
+            joint_cost = sum([self.cost_of(orders[e]) for e in sums])
             better = joint_cost * speedup < shared_cost + separate_cost
             chosen.update({e: orders[e] for e in sums} if better else alone)
         for eqn in self.sums:
@@ -440,7 +447,7 @@ class LargeProducts:
             )
             if only_outer and eqn not in chosen and eqn not in orders:
                 found = expand_sum(eqn, self.producers, {*self.products_within})
-                if found is not None and found.cost * speedup < self.cost_as_written(eqn):
+                if found is not None and self.cost_of(found) * speedup < self.cost_as_written(eqn):
                     chosen[eqn] = found
         return chosen
 
@@ -489,6 +496,10 @@ class LargeProducts:
         if type(eqn.primitive) is not ops.DotGeneral or not eqn.primitive.contracting_dims[0]:
             return 0
         return prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contracting_dims[0]])
+
+    def cost_of(self, found: SumOfEinsums) -> float:
+        """The cost of a sum as einsums of small factors."""
+        return found.cost + self.thresholds.scaling_cost * found.num_scaled
 
     def product_cost(self, eqn: Equation) -> float:
         """The cost to compute a product."""

@@ -32,6 +32,12 @@ class SumOfEinsums(NamedTuple):
         """The cost of the sum, in operations of a matrix product."""
         return sum([part.cost for part in self.einsums])
 
+    @property
+    def num_scaled(self) -> int:
+        """The number of factors that are scaled before they are squared."""
+        terms = [term for part in self.einsums for term, _ in part.squared_terms]
+        return sum([term.factors[0].one_hot_label is None for term in terms])
+
     def emit(self, read: Callable[[Any], Any]) -> Value:
         """Emit the equations that compute the sum; `read` gives the value of each variable."""
         arrays = [part.emit(read) for part in self.einsums]

@@ -184,6 +184,22 @@ def test_argmax_and_argmin_give_the_first(axis, dtype):
         same(got, want)
 
 
+@pytest.mark.parametrize("shape, axis", [((40, 600), 1), ((600, 40), 0), ((20, 30, 40), 1)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
+def test_argmax_and_argmin_of_large_arrays_give_the_first(shape, axis, dtype):
+    x = np.random.RandomState(0).randint(0, 5, shape).astype(dtype)
+    arrays = [x]
+    if dtype in ("float32", "bfloat16"):
+        some_nan, none_finite = x.copy(), np.full_like(x, -np.inf)
+        some_nan.reshape(-1)[::97] = np.nan
+        arrays += [some_nan, none_finite]
+    for x in arrays:
+        for name in ("argmax", "argmin"):
+            found = functx.jit(lambda x: getattr(functx.numpy, name)(x, axis))(x)  # noqa: B023
+            expected = getattr(np, name)(x.astype("float64"), axis)
+            np.testing.assert_array_equal(found, expected)
+
+
 def test_argmax_finds_the_first_nan_and_refuses_the_empty():
     x = np.array([[1.0, np.nan, 3.0, np.nan], [1.0, 2.0, 2.0, -np.inf]], "float32")
     assert list(argmax(x, 1, np.int32)) == list(np.argmax(x, 1)) == [1, 1]

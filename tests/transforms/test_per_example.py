@@ -11,6 +11,8 @@ from functx.errors import GradientError, InAxesError, ValueRangeError
 from functx.passes.reassociation import ReassociateContractions
 from functx.testing.reference import interpret_in_numpy
 
+pytestmark = pytest.mark.usefixtures("scaling_is_free")
+
 
 def numbers(*shape, seed=0):
     return (np.random.RandomState(seed + sum(shape)).randn(*shape) * 0.3).astype("float32")

@@ -15,7 +15,7 @@ from functx.passes.reassociation import ReassociateContractions
 from functx.testing.reference import interpret_in_numpy
 
 # What computes again is a call, and products are not looked for across it.
-pytestmark = pytest.mark.usefixtures("all_kept")
+pytestmark = pytest.mark.usefixtures("all_kept", "scaling_is_free")
 
 
 def numbers(*shape, seed=0, scale=1.0, dtype="float32"):

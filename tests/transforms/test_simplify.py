@@ -26,6 +26,7 @@ from functx.ops.logic import Select
 from functx.ops.operands import literal
 from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape, Rev
 from functx.ops.slicing import Slice
+from functx.passes.reassociation import ReassociateContractions
 from functx.passes.simplify import Simplify
 from functx.testing.reference.interpreter import (
     NumpyInterpreter,
@@ -622,3 +623,14 @@ def test_half_integer_powers_of_what_is_not_negative_are_roots():
     assert interpret_in_numpy(curvature, np.float32(-0.0))[0] == np.inf
     slope = functx.bounds.interval(functx.grad(lambda x: x**1.5))
     assert slope(functx.bounds.Interval(1.0, 4.0)) == functx.bounds.Interval(1.5, 3.0)
+
+
+@pytest.mark.parametrize("size", [16, 256])
+def test_squares_of_factors_are_summed_only_where_products_take_longer_than_scaling(size):
+    def squares(x, y):
+        return ((x[:, :, None] * y[:, None, :]) ** 2).sum((1, 2))
+
+    x = np.ones((8, size), "float32")
+    program = functx.make_ir(squares)(x, x)
+    is_rewritten = ReassociateContractions("auto")(program) is not program
+    assert is_rewritten == (size == 256)
