@@ -272,7 +272,11 @@ X = np.ones((2, 3), np.float32)
         (lambda np: np.compress([0, 0, 1], X[:, 0]), ValueRangeError, r"compress: .* index 2"),
         (lambda np: np.isin(X, X, method="x"), ValueRangeError, r"isin: method"),
         (lambda np: jit(np.nonzero)(X), ConcretizationError, r"(?s)nonzero without `size`.*Give"),
-        (lambda np: np.unique([], size=2), ValueRangeError, r"(?s)unique: `size` must be 0.*fill_value"),
+        (
+            lambda np: np.unique([], size=2),
+            ValueRangeError,
+            r"(?s)unique: `size` must be 0.*fill_value",
+        ),
         (lambda np: jit(np.unique)(X), ConcretizationError, r"(?s)unique without `size`.*Give"),
     ],
 )
@@ -287,5 +291,5 @@ def test_rules_of_searchsorted(number):
 
 
 def test_parts_without_elements_are_counted_as_equal():
-    *_, counts = fnp.unique(numpy.zeros((2, 0)), True, True, True, axis=0, size=3)
+    *_, counts = fnp.unique(np.zeros((2, 0)), True, True, True, axis=0, size=3)
     assert counts.tolist() == [2, 0, 0]
