@@ -300,7 +300,7 @@ for module in walk_packages(functx.__path__, "functx."):
     import_module(module.name)
 later = {*functx.Primitive.registry} - found
 assert len(found) > 200
-assert not later, f"{later}: import its module in functx/api.py, or name it in _Registry.unloaded (functx/core/primitive.py)"
+assert not later, f"{later}: import its module in functx/api.py, or name it in Registry.unloaded (functx/core/primitive_registry.py)"
 """
 
 

@@ -28,8 +28,9 @@ from functx.autograd.recorded import Recorded, constant
 from functx.autograd.recorded_operations import Operation, operation_of
 from functx.autograd.saved import PackedValue
 from functx.core.caches import IdentityKey
+from functx.core.dead_code import dce_equations
 from functx.core.masks import indices_where
-from functx.core.program import Atom, Literal, Program, dce_equations
+from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.types import is_inexact

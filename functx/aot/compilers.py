@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from functx.autograd.recorded_operations import is_wide
 from functx.autograd.variable import Variable
+from functx.core.dead_code import dce_equations
 from functx.core.effects import Effect
 from functx.core.errors import CompiledResultError, CompilerFunctionError, type_name
-from functx.core.program import Program, Var, dce_equations
+from functx.core.program import Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.tracer import aval_of
 from functx.core.types import x64_enabled

@@ -9,7 +9,8 @@ from functx import ops
 from functx.aot.meta import ReplayableView
 from functx.core.functionalization import Alias, Functionalizer, Storage
 from functx.core.memory_layouts import elide_copies, result_strides
-from functx.core.primitive import CopiesOperand, Primitive, View
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import CopiesOperand, View
 from functx.core.program import (
     Atom,
     Equation,

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from functx.core.effects import Effect, Effects
-from functx.core.primitive import View
+from functx.core.primitive_families import View
 from functx.core.printing import effects_text
 from functx.core.program import Literal
 from functx.core.strides import Strides

@@ -14,6 +14,7 @@ from functx.autograd.planned_walks import run_walk
 from functx.autograd.variable import Variable, as_variable
 from functx.core.argument_errors import with_explained_errors
 from functx.core.binding import bind
+from functx.core.dead_code import dce_equations
 from functx.core.errors import (
     AutogradInTransformError,
     ContradictingOptionsError,
@@ -28,7 +29,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.functionalization import functionalized_atom
-from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.source_info import warn_at_user_line
 from functx.core.tracebacks import api_boundary

@@ -28,7 +28,8 @@ from functx.autograd.views import chain
 from functx.core.caches import Cache
 from functx.core.config import NO_TRACE_OPTIONS, trace_options
 from functx.core.memory_layouts import strides_of
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import View
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import user_rule_runs

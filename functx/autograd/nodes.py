@@ -17,13 +17,14 @@ from functx.autograd.recorded import Recorded
 from functx.autograd.recorded_operations import Operation, operation_of, program_of_operation
 from functx.core.caches import Cache
 from functx.core.config import option_key
+from functx.core.dead_code import dce_equations
 from functx.core.errors import (
     AutogradError,
     FreedValueError,
     LostDerivativeError,
     SavedValueError,
 )
-from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, subprograms
+from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.program_editing import apply_program, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite, user_rule_runs
 from functx.core.tracing import trace_closed

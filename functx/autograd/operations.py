@@ -35,7 +35,8 @@ from functx.autograd.views import VersionCounter, ViewOf
 from functx.core.captured_state import read_states
 from functx.core.config import option_key
 from functx.core.memory_layouts import noncontiguous_strides, result_strides
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import View
 from functx.core.program import Literal, Program
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite

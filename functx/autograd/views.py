@@ -19,7 +19,7 @@ from functx.core.errors import (
     OverlappingViewError,
     ViewWriteError,
 )
-from functx.core.primitive import View
+from functx.core.primitive_families import View
 from functx.core.tracer import current_builder
 from functx.core.tracing import Builder, refuse_in_transform
 from functx.numpy import mutation

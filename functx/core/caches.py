@@ -196,8 +196,8 @@ def _lru_caches() -> Iterator[tuple[str, Any]]:
     from functx.core.primitive import Primitive
 
     for cls in Primitive.registry.loaded():
-        if isinstance(cls._interned, _LruCache):  # type: ignore[attr-defined]
-            yield "primitives", cls._interned  # type: ignore[attr-defined]
+        if isinstance(cls._interned, _LruCache):
+            yield "primitives", cls._interned
     for name, module in list(sys.modules.items()):
         if name.startswith("functx."):
             for value in list(vars(module).values()):

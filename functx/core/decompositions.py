@@ -208,7 +208,7 @@ def _update_table(
         else:
             entries[cls] = entry
     # No cache depends on primitives that were never instantiated.
-    if any(cls._instances.was_used for cls in new):  # type: ignore[attr-defined]
+    if any(cls._instances.was_used for cls in new):
         invalidate_caches()
 
 

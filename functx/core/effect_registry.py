@@ -84,7 +84,7 @@ def apply_registrations() -> None:
     if changed:
         done: set[Primitive] = set()
         for cls in _subclasses(Primitive):
-            for instance in cls._instances.values():  # type: ignore[attr-defined]
+            for instance in cls._instances.values():
                 _update_effects(instance, done)
 
 

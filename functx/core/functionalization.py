@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core.context import ContextValue
+from functx.core.dead_code import dce_equations
 from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.memory_layouts import noncontiguous_strides, result_strides, strides_of
-from functx.core.primitive import CopiesOperand, View
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.primitive_families import CopiesOperand, View
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.strides import MemoryOrder, Strides, differ_by_unit_dims, row_major_strides
 from functx.core.tracer import (

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from functx.core.primitive import CopiesOperand, Primitive, View
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import CopiesOperand, HasNewStrides, View
 from functx.core.program import Atom, Equation, Var
-from functx.core.strides import MemoryOrder, Strides, is_row_major, row_major_strides
+from functx.core.strides import (
+    MemoryOrder,
+    Strides,
+    is_row_major,
+    row_major_strides,
+    strides_in_order,
+)
 from functx.core.tracer import Tracer, current_builder, is_variable, with_parents
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
@@ -33,7 +40,9 @@ def result_strides(
         or all([s == row_major_strides(x.shape) for x, s in zip(avals, strides, strict=True)])
     ):
         return row_major_strides(shape)
-    return primitive.new_strides(avals, strides, shape)
+    if isinstance(primitive, HasNewStrides):
+        return primitive.new_strides(avals, strides, shape)
+    return strides_in_order(shape, [each for each in strides if each], order is MemoryOrder.COPIED)
 
 
 class MemoryLocation(NamedTuple):

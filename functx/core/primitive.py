@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from enum import Enum
-from functools import lru_cache
-from importlib import import_module
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
-from weakref import ref
-
-import numpy as np
 
 from functx.core.binding import bind
 from functx.core.effects import NO_EFFECTS, Effects
-from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
-from functx.core.program import Program, programs_in_parameter
+from functx.core.errors import MissingRuleError, RuleError
+from functx.core.primitive_instances import PrimitiveType
+from functx.core.primitive_registry import Registry
+from functx.core.program import programs_in_parameter
 from functx.core.rewriting import annotated_fields
-from functx.core.strides import MemoryOrder, Strides, strides_in_order
+from functx.core.strides import MemoryOrder
 from functx.core.tracer import aval_of
 from functx.core.types import HasAval, ShapedArray
 from functx.core.typing import Cotangent, IRValue, IRValues, Mask, Tangent, Value
 
 if TYPE_CHECKING:
-    from _collections_abc import dict_items, dict_keys, dict_values
-
     from typing_extensions import TypeIs
 
     from functx.core.samples import Rounding
     from functx.lowering.stablehlo_emitter import LoweringContext
-
-
-class _PrimitiveType(type):
-    """The metaclass that makes equal instances one object, so that comparing and hashing them is free."""
-
-    def __call__(cls, *args: object, **kwargs: object) -> Any:
-        try:
-            return cls._interned(*args, **kwargs)  # type: ignore[attr-defined]
-        except TypeError as error:
-            if isinstance(error, FunctxError) or "unhashable" not in str(error):
-                raise
-            raise ArgumentError(
-                f"{cls.__name__}: parameters must be hashable; got {args} {kwargs}"
-            ) from None
 
 
 _PURPOSES = {
@@ -60,131 +40,8 @@ def rule(method: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-_MAY_BE_INEXACT = ("float", "complex", "Any", "object", "Hashable")
-
-
-def _is_plain(value: object) -> bool:
-    """Whether `value` equals no other parameter, and holds no program or array."""
-    if isinstance(value, tuple):
-        return all([_is_plain(part) for part in value])
-    return value is None or isinstance(value, (int, str, np.integer, np.dtype, Enum, type))
-
-
-def _param_key(value: object) -> tuple[type, Hashable]:
-    """A parameter as part of a key; floats, also in tuples, are replaced by their repr."""
-    if isinstance(value, (float, complex)):
-        return type(value), repr(value)
-    if isinstance(value, tuple):
-        return type(value), tuple([_param_key(part) for part in value])
-    return type(value), value
-
-
-class _InstanceTable:
-    """The live instances of one primitive, by the hashes of their parameters.
-
-    It holds weak references to instances and no parameters, since the memo of a program among the
-    parameters may hold the primitive. No cache can depend on the rules of a class whose table was never
-    used.
-    """
-
-    def __init__(self) -> None:
-        self.buckets: dict[int, list[ref[Primitive]]] = {}
-        self.was_used = False
-
-    def find(self, key: Hashable) -> Primitive | None:
-        for reference in tuple(self.buckets.get(hash(key), ())):
-            instance = reference()
-            if instance is not None and instance._key == key:
-                return instance
-        return None
-
-    def values(self) -> list[Primitive]:
-        """All live instances."""
-        instances = [reference() for bucket in list(self.buckets.values()) for reference in bucket]
-        return [instance for instance in instances if instance is not None]
-
-    def add(self, instance: Primitive) -> None:
-        self.was_used = True
-        key_hash = hash(instance._key)
-
-        def remove(reference: ref[Primitive]) -> None:
-            bucket = self.buckets[key_hash]
-            bucket.remove(reference)
-            if not bucket:
-                del self.buckets[key_hash]
-
-        self.buckets.setdefault(key_hash, []).append(ref(instance, remove))
-
-
-def _field_types(cls: type[Primitive]) -> list[str]:
-    return [
-        str(base.__dict__["__annotations__"][field])
-        for base in cls.__mro__
-        for field in cls.fields
-        if field in base.__dict__.get("__annotations__", {})
-    ]
-
-
-class _Registry(dict[str, "type[Primitive]"]):
-    """The primitives by name. Those of modules that load on first use are found as well."""
-
-    unloaded: ClassVar[list[str]] = [
-        *("functx.testing", "functx.random", "functx.nn", "functx.transforms.spectral_functions"),
-        *(
-            "functx.scipy.stats",
-            "functx.scipy.special",
-            "functx.scipy.linalg",
-            "functx.lax",
-            "functx.lax.schur",
-        ),
-        *("functx.custom_derivatives", "functx.api"),
-    ]
-    """The modules that define primitives and may not have been imported; the last is imported first."""
-
-    def _load_all(self) -> None:
-        while self.unloaded:
-            import_module(self.unloaded.pop())
-
-    def loaded(self) -> list[type[Primitive]]:
-        """The primitives of the modules that are loaded."""
-        return list(super().values())
-
-    def __missing__(self, name: str) -> type[Primitive]:
-        if name not in self:
-            raise KeyError(name)
-        return self[name]
-
-    def __contains__(self, name: object) -> bool:
-        while not super().__contains__(name):
-            if not self.unloaded:
-                return False
-            import_module(self.unloaded.pop())
-        return True
-
-    def get(self, name: str, default: Any = None) -> Any:
-        if name not in self:
-            return default
-        return super().get(name)
-
-    def __iter__(self) -> Iterator[str]:
-        self._load_all()
-        return super().__iter__()
-
-    def keys(self) -> dict_keys[str, type[Primitive]]:
-        self._load_all()
-        return super().keys()
-
-    def values(self) -> dict_values[str, type[Primitive]]:
-        self._load_all()
-        return super().values()
-
-    def items(self) -> dict_items[str, type[Primitive]]:
-        self._load_all()
-        return super().items()
-
-
 @dataclass_transform(frozen_default=True)
-class Primitive(metaclass=_PrimitiveType):
+class Primitive(metaclass=PrimitiveType):
     """The base class of operations.
 
     A subclass annotates its static parameters as fields and defines rules. Calling an instance
@@ -195,10 +52,11 @@ class Primitive(metaclass=_PrimitiveType):
 
     Rules get traced values (`Tracer`) with shapes, dtypes and operators, and call ops on them. The
     rules of a primitive with `multiple_results` take and return a sequence of outputs instead of one.
-    Each primitive must define `abstract_eval` and either `lower` or `decompose`.
+    Each primitive must define `abstract_eval` and either `lower` or `decompose`. The families in
+    `core/primitive_families.py` add rules that few primitives have.
     """
 
-    registry: ClassVar[_Registry] = _Registry()
+    registry: ClassVar[Registry] = Registry()
     fields: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, Any]] = {}
     name: ClassVar[str] = "primitive"
@@ -207,6 +65,8 @@ class Primitive(metaclass=_PrimitiveType):
     multiple_results: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     """False: all derivatives are zero."""
+    is_constant_in_reverse_mode: ClassVar[bool] = False
+    """Whether cotangents never reach the operands, though forward mode may have a tangent."""
     has_finite_derivative: ClassVar[bool] = False
     """Whether derivatives are finite wherever the operands are, unless a number overflows.
 
@@ -218,6 +78,8 @@ class Primitive(metaclass=_PrimitiveType):
 
     The effects of sub-programs are included, except those of parameters in `not_executed`.
     """
+    no_cse: ClassVar[bool] = False
+    """True: equal equations are not merged, and not moved."""
     not_executed: ClassVar[tuple[str, ...]] = ()
     """The names of parameters whose programs the operation does not run: derivative rules.
 
@@ -242,14 +104,6 @@ class Primitive(metaclass=_PrimitiveType):
     """Whether the operation is `captured`, or its sub-programs have such equations."""
     is_user_defined: ClassVar[bool] = False
     """Whether the class is defined outside functx; then the results of its rules are checked."""
-    host_kernel: ClassVar[Callable[..., Any] | None] = None
-    """Optional: a NumPy function, or a method, that computes exactly the output of the compiled operation.
-
-    Used outside traces for arrays in host memory of a dtype kind in `host_kernel_kinds`, at a tenth of
-    the cost of a compiled call. Only subnormal numbers may differ, which XLA may flush to zero. A
-    method returns None for operands that it does not support.
-    """
-    host_kernel_kinds: ClassVar[str] = "biuf"
     numpy: ClassVar[Callable[..., Any] | None] = None
     """Optional: the definition of the output, a NumPy ufunc or a method `numpy(self, *args)` on NumPy arrays.
 
@@ -264,7 +118,9 @@ class Primitive(metaclass=_PrimitiveType):
     jax_primitive: ClassVar[str | None] = None
     """Optional: the name of the JAX primitive that `from_jax` translates to this one.
 
-    An operation of functx with the name of a JAX primitive need not state it.
+    An operation of functx with the name of a JAX primitive need not state it. A class method
+    `from_jax_params(cls, **params)` makes the instance from the parameters of JAX's equation, or returns
+    None to leave that equation to JAX. A class without fields does not need it.
     """
     by_jax_primitive: ClassVar[dict[str, type[Primitive]]] = {}
     """The classes that state a `jax_primitive`, by that name."""
@@ -276,14 +132,7 @@ class Primitive(metaclass=_PrimitiveType):
         ]
         cls.fields = tuple(dict.fromkeys([*inherited, *annotated_fields(cls)]))
         cls.defaults = {f: getattr(cls, f) for f in cls.fields if hasattr(cls, f)}
-        # In tuples, the cache does not tell numbers of different types apart.
-        may_be_inexact = any(name in kind for kind in _field_types(cls) for name in _MAY_BE_INEXACT)
-        cls._interned = (  # type: ignore[attr-defined]
-            cls._make
-            if may_be_inexact
-            else lru_cache(maxsize=4096, typed=True)(cls._make_while_plain)
-        )
-        cls._instances = _InstanceTable()  # type: ignore[attr-defined]
+        cls.intern_instances()
         if "numpy" not in cls.__dict__ and not cls.__dict__.keys().isdisjoint(
             ("lower", "decompose")
         ):
@@ -296,49 +145,18 @@ class Primitive(metaclass=_PrimitiveType):
             if (jax_name := cls.__dict__.get("jax_primitive")) is not None:
                 Primitive.by_jax_primitive[jax_name] = cls
 
-    @classmethod
-    def from_jax_params(cls, *_: Any, **params: Any) -> Primitive | None:
-        """The instance for the parameters of an equation of JAX's primitive; None leaves it to JAX.
-
-        Without fields it is the only instance. Parameters of JAX's elementwise primitives state an
-        accuracy or another dtype; only None asks for nothing.
-        """
-        return None if cls.fields or any(p is not None for p in params.values()) else cls()
-
-    @classmethod
-    def _make_while_plain(cls, *args: object, **kwargs: object) -> Primitive:
-        """The instance with these parameters; a cache by parameters calls it while all are plain.
-
-        From then on the class has no such cache: it does not tell 0.0 from -0.0, and would keep programs and
-        their memos alive.
-        """
-        self = cls._make(*args, **kwargs)
-        if not _is_plain(tuple([getattr(self, field) for field in cls.fields])):
-            cls._interned = cls._make  # type: ignore[attr-defined]
-        return self
-
-    @classmethod
-    def _make(cls, *args: object, **kwargs: object) -> Primitive:
-        fields = cls.fields
-        if kwargs or len(args) != len(fields):
-            args = cls._with_defaults(args, kwargs)
-        key = tuple([_param_key(v) for v in args])
-        self: Primitive | None = cls._instances.find(key)  # type: ignore[attr-defined]
-        if self is None:
-            self = object.__new__(cls)
-            attributes = self.__dict__
-            attributes.update(zip(fields, args, strict=True), out_avals_memo={}, _key=key)
-            for field, value in zip(fields, args, strict=True):
-                for program in programs_in_parameter(value):
-                    if program.has_captures:
-                        attributes["has_captures"] = True
-                    if program.draws and field not in cls.not_executed:
-                        attributes["draws"] = True
-                    if program.named_axes:
-                        attributes["named_axes"] = self.named_axes | program.named_axes
-            self.update_effects()
-            cls._instances.add(self)  # type: ignore[attr-defined]
-        return self
+    def read_subprograms(self) -> None:
+        """Sets the flags that follow from the sub-programs."""
+        attributes = self.__dict__
+        for field in self.fields:
+            for program in programs_in_parameter(attributes[field]):
+                if program.has_captures:
+                    attributes["has_captures"] = True
+                if program.draws and field not in self.not_executed:
+                    attributes["draws"] = True
+                if program.named_axes:
+                    attributes["named_axes"] = self.named_axes | program.named_axes
+        self.update_effects()
 
     def update_effects(self) -> None:
         """Sets `effects` to those of the class and of the sub-programs that the operation runs."""
@@ -350,26 +168,6 @@ class Primitive(metaclass=_PrimitiveType):
                     if program.effects:
                         attributes["effects"] = self.effects | program.effects
         attributes["is_context_dependent"] = bool(self.effects or self.named_axes)
-
-    @classmethod
-    def _with_defaults(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """The values of all fields, from positional and keyword arguments and defaults."""
-        fields = cls.fields
-        if len(args) > len(fields) or not kwargs.keys() <= set(fields):
-            given = [*map(repr, args), *[f"{name}={value!r}" for name, value in kwargs.items()]]
-            raise ArgumentError(
-                f"{cls.__name__}: the parameters must be {', '.join(fields) or 'none'}; got "
-                f"{', '.join(given)}",
-                fix=f"Operands follow in a second call: {cls.__name__}({', '.join(fields)})(x).",
-            )
-        values = {**cls.defaults, **dict(zip(fields, args, strict=False)), **kwargs}
-        if missing := [field for field in fields if field not in values]:
-            raise ArgumentError(
-                f"{cls.__name__}: the parameters must be {', '.join(fields)}; got no value for "
-                f"{', '.join(missing)}",
-                fix=f"Give it, or a default in the class: {missing[0]}: int = 0.",
-            )
-        return tuple([values[field] for field in fields])
 
     _key: tuple[Hashable, ...]
     is_context_dependent: bool
@@ -440,13 +238,6 @@ class Primitive(metaclass=_PrimitiveType):
         """
         raise self.missing_rule_error("jvp")
 
-    jet: ClassVar[Callable[..., Any] | None] = None
-    """Optional `jet(self, evaluator, *args)`: the `Series` of the output, from those of the operands.
-
-    None for operands that it does not support. `evaluator`, a `SeriesEvaluator`, has the products and
-    quotients of series. Without this rule, Taylor coefficients follow from `jvp`.
-    """
-
     @rule
     def transpose(self, ct: Cotangent, *args: Value | LinearInput) -> Sequence[Cotangent]:
         """The cotangent of each linear operand, given the cotangent of the output.
@@ -480,8 +271,6 @@ class Primitive(metaclass=_PrimitiveType):
     zero, False for an operand that does not vary. The result is an array or None.
     """
 
-    is_constant_in_reverse_mode: ClassVar[bool] = False
-    """Whether cotangents never reach the operands, though forward mode may have a tangent."""
     varying_outputs: ClassVar[Callable[..., Any] | None] = None
     """Optional `varying_outputs(self, avals, active)`: a bool for each output, False if its tangent is zero.
 
@@ -505,13 +294,6 @@ class Primitive(metaclass=_PrimitiveType):
     used, and without that each element of the outputs depends on all elements of the operands.
     """
 
-    dce: ClassVar[Callable[..., Any] | None] = None
-    """Optional `dce(self, used)`: the primitive without the outputs that are not `used`.
-
-    Returns the primitive, and the positions of the operands and of the outputs that it keeps; None if
-    it keeps all. Called whenever a program with such an equation is finished.
-    """
-
     simplify: ClassVar[Callable[..., Any] | None] = None
     """Optional `simplify(self, context, *operands)`: a cheaper way to compute the same output.
 
@@ -530,9 +312,6 @@ class Primitive(metaclass=_PrimitiveType):
         """
         raise self.missing_rule_error("batch")
 
-    no_cse: ClassVar[bool] = False
-    """True: equal equations are not merged, and not moved."""
-
     @rule
     def lower(self, ctx: LoweringContext, *values: IRValue) -> IRValue | IRValues:
         """The StableHLO value of the output (a sequence with `multiple_results`) for operand values.
@@ -546,18 +325,6 @@ class Primitive(metaclass=_PrimitiveType):
 
     Transforms use it in place of each rule that the class does not define.
     """
-
-    def new_strides(
-        self, avals: Sequence[ShapedArray], strides: Sequence[Strides], shape: tuple[int, ...]
-    ) -> Strides:
-        """The strides of results of `shape` in new memory, for operands of types `avals` with `strides`.
-
-        Called if `memory_order` is not ROW_MAJOR, and unless it is REARRANGED, only if an operand is
-        not in row-major order.
-        """
-        return strides_in_order(
-            shape, [each for each in strides if each], self.memory_order is MemoryOrder.COPIED
-        )
 
     def missing_rule_error(self, rule: str) -> MissingRuleError:
         """The error for a missing rule."""
@@ -573,117 +340,7 @@ class Primitive(metaclass=_PrimitiveType):
     @classmethod
     def has_rule(cls, rule: str) -> bool:
         """Whether the class or one of its base classes defines `rule`."""
-        return getattr(cls, rule, None) is not getattr(Primitive, rule)
-
-
-class CopiesOperand(Primitive, abstract=True):
-    """An operation whose output is a copy of its operand in new memory."""
-
-    memory_order = MemoryOrder.COPIED
-
-
-class View(Primitive, abstract=True):
-    """An operation whose outputs are views of the first operand, as in NumPy."""
-
-    has_own_history: ClassVar[bool] = False
-    """Whether the output has the derivative of what is written to it, which the operand never gets."""
-
-    def with_history(self, before: Value, value: Value) -> Value:
-        """The output with the value `value` and the derivative of `before`, if it `has_own_history`."""
-        raise self.missing_rule_error("with_history")
-
-    @rule
-    def scatter_into_base(self, part: Value, index: int, x: Value, *args: Value) -> Value:
-        """`x` with `part` in place of the elements that output `index`, a view of `x`, shows.
-
-        Called only for views that can be written to.
-        """
-        raise self.missing_rule_error("scatter_into_base")
-
-    def is_read_only_view(self, x: ShapedArray) -> bool:
-        """Whether the outputs, views of an array of type `x`, are read-only in NumPy."""
-        return False
-
-    def view_strides(self, x: ShapedArray, strides: Strides) -> Strides | None:
-        """The strides of the outputs, for an `x` with `strides`; None if NumPy copies.
-
-        Strides count elements; they are 0 along dimensions that repeat elements.
-        """
-        raise self.missing_rule_error("view_strides")
-
-    def view_offset(self, x: ShapedArray, strides: Strides, index: int) -> int | None:
-        """The offset of output `index`, a view of `x`, in elements; None if an operand determines it."""
-        return 0
-
-
-class ReadsPart(Primitive, abstract=True):
-    """An operation whose output is a part of the first operand, the only one that it varies with.
-
-    The cotangents of all parts of an array are added to one array, in place.
-    """
-
-    accumulate_slices: ClassVar[Callable[..., Any] | None] = None
-    """Optional static `accumulate_slices(parts, aval)`: the cotangent of an operand with several readers.
-
-    `parts` holds, for each of them, the primitive, the cotangent of its output and its source; `aval`
-    is the type of the operand. For classes with one operand.
-    """
-
-    def is_added_in_place(self, ct: Value, x: Value) -> bool:
-        """Whether the cotangent `ct` of the output is better added to others of `x` than by `vjp`."""
-        return True
-
-    def add_to_cotangent(self, total: Value, ct: Value, args: Sequence[Value]) -> Value:
-        """`total` plus the cotangent of the first operand, which changes only the part that is read."""
-        raise self.missing_rule_error("add_to_cotangent")
-
-
-class UpdatesInPlace(Primitive, abstract=True):
-    """An operation with outputs that are operands with some elements replaced, which XLA does in place.
-
-    Inside a predicated program (`transforms/control/predication.py`) an update depends on a mask.
-    """
-
-    def in_place_operand(self, output: int) -> int | None:
-        """The operand that is updated to get an output; None if there is none."""
-        return 0
-
-    def self_masked_operands(self, count: int) -> Sequence[int]:
-        """The positions of those of `count` operands that `masked_update` takes without `MaskedOperand`."""
-        return (0,)
-
-    def masked_update(
-        self, mask: Value, changed: Sequence[bool], borrow_active: bool, args: Sequence[Value]
-    ) -> Sequence[Value]:
-        """The outputs on `args`; those in `changed` are updated only if the scalar `mask` holds.
-
-        `borrow_active` is as in `Predicated`.
-        """
-        raise self.missing_rule_error("masked_update")
-
-
-class HasPrograms(Primitive, abstract=True):
-    """An operation that runs sub-programs, and takes the values that these capture as operands."""
-
-    multiple_results = True
-
-    def hoist_constants(
-        self, programs: Sequence[Program], extras: Sequence[Sequence[Any]], operands: Sequence[Any]
-    ) -> tuple[Primitive, Sequence[Any]]:
-        """The primitive with other sub-programs, and its operands.
-
-        `programs` replace the sub-programs in their order. The first inputs of `programs[i]` are new:
-        they stand for the atoms `extras[i]`, which are constant while the operation runs.
-        """
-        raise self.missing_rule_error("hoist_constants")
-
-    def __call__(self, *args: object) -> Any:
-        """As `Primitive.__call__`, with the captured values of sub-programs as further operands."""
-        if not self.has_captures:
-            return bind(self, args)
-        from functx.core.program_editing import bind_with_captures
-
-        return bind_with_captures(self, args)
+        return getattr(cls, rule, None) is not getattr(Primitive, rule, None)
 
 
 class LinearInput(HasAval):

@@ -547,36 +547,6 @@ def canonical_form(
     return tuple(form)
 
 
-def dce_equations(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equation]:
-    """Dead-code elimination: the equations that `outputs` need, each with `dce_equation` applied."""
-    needed = set(outputs)
-    kept: list[Equation] = []
-    for eqn in reversed(equations):
-        outs = eqn.outputs
-        if (outs[0] in needed if len(outs) == 1 else not needed.isdisjoint(outs)) or (
-            eqn.primitive.effects
-        ):
-            if eqn.primitive.dce is not None:
-                eqn = dce_equation(eqn, [v in needed for v in outs])
-            kept.append(eqn)
-            needed.update(eqn.inputs)
-    kept.reverse()
-    return kept
-
-
-def dce_equation(eqn: Equation, used: Sequence[bool]) -> Equation:
-    """`eqn` without the outputs that are not `used` and the operands that only they need."""
-    found = eqn.primitive.dce(used)  # type: ignore[misc]
-    if found is None:
-        return eqn
-    primitive, inputs, outputs = found
-    return eqn.replace(
-        primitive=primitive,
-        inputs=[eqn.inputs[i] for i in inputs],
-        outputs=[eqn.outputs[i] for i in outputs],
-    )
-
-
 @lru_cache(maxsize=4096)
 def scalar_literal(
     value: bool | int | float | complex, dtype: DType, weak: bool, _text: str

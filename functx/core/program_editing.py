@@ -27,7 +27,8 @@ from functx.core.errors import (
 )
 from functx.core.functionalization import Functionalize, write_to_numpy_arrays
 from functx.core.memory_layouts import noncontiguous_strides
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasNewStrides, HasPrograms
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.source_info import Source
@@ -415,7 +416,7 @@ class CapturedValue(IdentityKey):
         return repr(aval_of(self.value))
 
 
-class Captured(Primitive, abstract=True):
+class Captured(HasNewStrides, abstract=True):
     """An operation without operands whose output is a captured array or traced value, held in `box`."""
 
     box: CapturedValue

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from array import array as buffer_array
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, copy_context
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax.core
@@ -22,7 +21,6 @@ from functx.core.errors import (
 )
 from functx.core.program import Atom, Literal, Var, scalar_literal
 from functx.core.source_info import describe_source
-from functx.core.strides import MemoryOrder
 from functx.core.types import (
     PYTHON_SCALAR_DTYPES,
     SHORT_NAMES,
@@ -30,7 +28,6 @@ from functx.core.types import (
     Shape,
     ShapedArray,
     canonical_dtype,
-    checks_ranks,
     is_shape_dtype_struct,
     narrow_dtype,
     x64_enabled,
@@ -39,7 +36,6 @@ from functx.core.typing import ArrayLike, NumPyArray
 from functx.core.wrappers import is_wrapper, plain_types, wrapper_aval, wrapper_types
 
 if TYPE_CHECKING:
-    from functx.core.primitive import Primitive
     from functx.core.tracing import Builder
 
 
@@ -174,88 +170,6 @@ def memory_owner(x: NumPyArray) -> NumPyArray:
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
-
-
-class _IgnoredFloatErrors(threading.local):
-    """Calls NumPy functions without floating-point warnings (overflow, division by zero, ...).
-
-    Each thread has its own context, since entering one is faster than changing the settings.
-    """
-
-    def __init__(self) -> None:
-        context = copy_context()
-        context.run(np.seterr, all="ignore")
-        self.run: Callable[..., Any] = context.run
-
-
-ignored_float_errors = _IgnoredFloatErrors()
-
-
-def evaluate_binary_on_host(primitive: Primitive, x: object, y: object) -> ndarray | None:
-    """`primitive.host_kernel(x, y)` of two `ndarray`s of one dtype, or of one and a Python number.
-
-    None for all other operands, for shapes that do not broadcast, and for numbers that do not fit.
-    """
-    if primitive.host_kernel is None:
-        return None
-    if type(x) is ndarray:
-        dtype = x.dtype
-        if type(y) is ndarray:
-            if y.dtype != dtype or (x.ndim != y.ndim and x.ndim and y.ndim and checks_ranks()):
-                return None
-            y = _view(y, np.ndarray)
-        elif type(y) not in _SCALAR_TYPES_BY_KIND.get(dtype.kind, ()):
-            return None
-        x = _view(x, np.ndarray)
-    elif type(y) is ndarray and type(x) in _SCALAR_TYPES_BY_KIND.get(y.dtype.kind, ()):
-        dtype, y = y.dtype, _view(y, np.ndarray)
-    else:
-        return None
-    if dtype.kind not in primitive.host_kernel_kinds or (dtype.itemsize == 8 and not x64_enabled()):
-        return None
-    try:
-        out = ignored_float_errors.run(primitive.host_kernel, x, y)
-    except (ValueError, OverflowError):
-        return None
-    return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
-
-
-_SCALAR_TYPES_BY_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
-
-
-def evaluate_unary_on_host(primitive: Primitive, x: object) -> ndarray | None:
-    """`primitive.host_kernel(x)`, a NumPy ufunc, of an `ndarray`; None for all other operands."""
-    fun = primitive.host_kernel
-    if type(x) is not ndarray or type(fun) is not np.ufunc:
-        return None
-    dtype = x.dtype
-    if dtype.kind not in primitive.host_kernel_kinds or (dtype.itemsize == 8 and not x64_enabled()):
-        return None
-    out = ignored_float_errors.run(fun, _view(x, np.ndarray))
-    return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
-
-
-def evaluate_on_host(
-    primitive: Primitive, args: Sequence[Any], avals: tuple[ShapedArray, ...]
-) -> ndarray | None:
-    """`primitive.host_kernel(*args)` of host arrays and literals; None for all other operands."""
-    kinds, operands = primitive.host_kernel_kinds, []
-    for x, aval in zip(args, avals, strict=True):
-        if aval.dtype.kind not in kinds:
-            return None
-        if type(x) is Literal:
-            operands.append(np.asarray(x.value, aval.dtype))
-        elif type(x) in HOST_ARRAY_TYPES and x.dtype == aval.dtype:
-            operands.append(_view(x, np.ndarray))
-        else:
-            return None
-    (out,) = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
-    result = ignored_float_errors.run(primitive.host_kernel, *operands)
-    if result is None:
-        return None
-    is_row_major = primitive.memory_order is MemoryOrder.ROW_MAJOR
-    array = np.asarray(result, order="C" if is_row_major else None)
-    return _view(array, WeakNdarray if out.weak_type else ndarray)
 
 
 class Tracer(jax.core.Tracer):  # type: ignore[type-arg]

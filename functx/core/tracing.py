@@ -16,19 +16,11 @@ from functx.core.caches import garbage_collection
 from functx.core.captured_state import CapturedState, state_inputs
 from functx.core.config import program_checks
 from functx.core.context import ContextValue
+from functx.core.dead_code import dce_equations
 from functx.core.errors import FunctxError
 from functx.core.memory_layouts import elide_copies, mark_layout_owners, view_base
 from functx.core.primitive import Primitive
-from functx.core.program import (
-    Atom,
-    Equation,
-    InNames,
-    Literal,
-    Part,
-    Program,
-    Var,
-    dce_equations,
-)
+from functx.core.program import Atom, Equation, InNames, Literal, Part, Program, Var
 from functx.core.source_info import (
     FUNCTX_OR_JAX,
     USER_CODE,

@@ -15,6 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core import tree
 from functx.core.checking import check_operands
+from functx.core.dead_code import dce_equations
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
 from functx.core.masks import (
     inexact_mask,
@@ -22,7 +23,7 @@ from functx.core.masks import (
     scatter_where,
     select_where,
 )
-from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
+from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.program_editing import inline, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f32, sample

@@ -8,6 +8,7 @@ from typing import Any
 from functx import ops
 from functx.core import tree
 from functx.core.argument_errors import with_explained_errors
+from functx.core.dead_code import dce_equations
 from functx.core.errors import ArgumentError, RuleError
 from functx.core.masks import (
     indices_where,
@@ -17,7 +18,7 @@ from functx.core.masks import (
     select_where_not,
 )
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Program, Var, dce_equations
+from functx.core.program import Atom, Program, Var
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f32, sample

@@ -10,6 +10,7 @@ from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.errors import LinearityError, MissingRuleError
 from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasDCE
 from functx.core.program import Program
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
@@ -211,7 +212,7 @@ def _examples(with_factors: bool) -> dict[str, Any]:
     }
 
 
-class CustomRoot(Primitive):
+class CustomRoot(HasDCE):
     """The x with `function(x) = 0`, computed by `solve`, and the aux outputs of `solve`.
 
     The operands are the guess and then the consts; `function` and `solve` take x or the guess,

@@ -11,7 +11,8 @@ from functx.core.config import contextual_key
 from functx.core.errors import MissingHigherOrderRuleError, type_name
 from functx.core.masks import inexact_mask, linear_mask, scatter_where, select_where
 from functx.core.named_axes import Axis, batched_axis_names
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasPrograms
 from functx.core.program import Program
 from functx.core.rewriting import apply, user_rule_runs
 from functx.core.tracer import aval_of, current_builder

@@ -227,7 +227,7 @@ def _apply_rule(name: str, eqn: JaxprEqn, args: Values) -> list[Value]:
     try:
         if rule is not None:
             return rule(eqn, *args)
-        primitive = None if cls is None else cls.from_jax_params(**eqn.params)
+        primitive = None if cls is None else make_primitive(cls, eqn.params)
         if primitive is None:
             return NotImplemented
         is_elementwise = isinstance(primitive, Elementwise)
@@ -235,6 +235,18 @@ def _apply_rule(name: str, eqn: JaxprEqn, args: Values) -> list[Value]:
     except (DTypeError, ShapeError):
         # For example a dtype that JAX's primitive takes and functx's does not.
         return NotImplemented
+
+
+def make_primitive(cls: type[Primitive], params: dict[str, Any]) -> Primitive | None:
+    """The instance of `cls` for an equation of JAX with parameters `params`; None leaves it to JAX.
+
+    A class without `from_jax_params` has no parameters itself. Those of JAX's elementwise primitives
+    state an accuracy or another dtype; only None asks for nothing.
+    """
+    from_jax_params = getattr(cls, "from_jax_params", None)
+    if from_jax_params is not None:
+        return from_jax_params(**params)  # type: ignore[no-any-return]
+    return None if cls.fields or any(p is not None for p in params.values()) else cls()
 
 
 def broadcast_unit_dims(eqn: JaxprEqn, args: Values) -> Values:

@@ -18,8 +18,10 @@ from functx.core.concretization import Guard
 from functx.core.config import config, contextual_key, outline_mode
 from functx.core.effects import Effect
 from functx.core.errors import EffectError
+from functx.core.host_kernels import evaluate_on_host, evaluate_unary_on_host
 from functx.core.memory_layouts import noncontiguous_strides, result_strides
-from functx.core.primitive import HasPrograms, Primitive, View
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasHostKernel, HasPrograms, View
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
@@ -29,8 +31,6 @@ from functx.core.tracer import (
     as_ndarray,
     aval_of,
     copy_as_ndarray,
-    evaluate_on_host,
-    evaluate_unary_on_host,
     is_jax_tracer,
 )
 from functx.core.types import ShapedArray, real_dtype, threefry_partitionable, x64_enabled
@@ -225,13 +225,14 @@ def evaluate(primitive: Primitive, args: Values) -> ArrayLike | list[Any]:
         views = numpy_view(primitive, cast(NumPyArray, args[0]))
         if views is not None:
             return views if primitive.multiple_results else views[0]
-    if primitive.host_kernel is not None and len(args) == 1:
-        out = evaluate_unary_on_host(primitive, args[0])
+    with_kernel = primitive if isinstance(primitive, HasHostKernel) else None
+    if with_kernel is not None and len(args) == 1:
+        out = evaluate_unary_on_host(with_kernel, args[0])
         if out is not None:
             return out
     avals = tuple([aval_of(x) for x in args])
-    if primitive.host_kernel is not None:
-        out = evaluate_on_host(primitive, args, avals)
+    if with_kernel is not None:
+        out = evaluate_on_host(with_kernel, args, avals)
         if out is not None:
             return out
     key = contextual_key((primitive, avals))

@@ -36,7 +36,7 @@ from functx.core.named_axes import (
     bind_named_axes,
     bound_axes,
 )
-from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasDCE
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
@@ -98,7 +98,7 @@ MeshLike: TypeAlias = jax.sharding.Mesh | AbstractMesh
 _SAMPLE_MESH = AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,))
 
 
-class ShardMap(Primitive):
+class ShardMap(HasDCE):
     """The outputs of `program`, which every device of `mesh` runs on its shards of the operands.
 
     A spec has an entry for each dimension: the mesh axes over which it is divided, in order. `axes`

@@ -9,7 +9,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
-from functx.core.primitive import View
+from functx.core.primitive_families import View
 from functx.core.program import Atom, Equation
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.typing import ArrayLike, ArrayOrList, Index, NumPyArray, ShapeLike, Value

@@ -14,6 +14,7 @@ import numpy as np
 from functx import ops
 from functx.core.binding import bind
 from functx.core.errors import DTypeError, ShapeError, TypePromotionError
+from functx.core.host_kernels import evaluate_binary_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracer import (
@@ -22,7 +23,6 @@ from functx.core.tracer import (
     as_numpy_array,
     aval_of,
     current_builder,
-    evaluate_binary_on_host,
     from_jax_protocol,
     is_variable,
     plain_number,

@@ -13,9 +13,10 @@ from ml_dtypes import iinfo
 from functx import ops
 from functx.core.binding import bind
 from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
+from functx.core.host_kernels import evaluate_binary_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
-from functx.core.tracer import Tracer, aval_of, current_builder, evaluate_binary_on_host
+from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import DType, is_complex, is_floating, is_inexact
 from functx.core.typing import ArrayOrList, Out, Value
 from functx.numpy.array_creation import asarray

@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError
+from functx.core.primitive_families import HasHostKernel, HasJet
 from functx.core.program import Atom, Literal
 from functx.core.samples import CORRECTLY_ROUNDED, EXACT, Rounding, Sample, c64, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 BOOL = np.dtype("bool")
 
 
-class Neg(Unary):
+class Neg(Unary, HasHostKernel):
     """-x."""
 
     has_finite_derivative = True
@@ -80,7 +81,7 @@ class Neg(Unary):
     lower = lower_to(stablehlo.negate)
 
 
-class Add(Binary):
+class Add(Binary, HasHostKernel):
     """x + y."""
 
     has_finite_derivative = True
@@ -106,7 +107,7 @@ class Add(Binary):
         return add(x, y)
 
 
-class Sub(Binary):
+class Sub(Binary, HasHostKernel):
     """x - y."""
 
     has_finite_derivative = True
@@ -131,7 +132,7 @@ class Sub(Binary):
     lower = lower_to(stablehlo.subtract)
 
 
-class Mul(Binary):
+class Mul(Binary, HasHostKernel, HasJet):
     """x * y."""
 
     has_finite_derivative = True
@@ -162,7 +163,7 @@ class Mul(Binary):
         return multiply(x, y)
 
 
-class Div(Binary):
+class Div(Binary, HasHostKernel, HasJet):
     """x / y; between integers, the quotient rounded towards zero."""
 
     accepts = "iufc"
@@ -234,7 +235,7 @@ class Sign(Unary):
         return stablehlo.sign(x)
 
 
-class Abs(Unary):
+class Abs(Unary, HasHostKernel):
     """|x|, real for complex x; the derivative at 0 is 0."""
 
     has_finite_derivative = True
@@ -587,7 +588,7 @@ def is_nonnegative(context: RewriteContext, atom: Atom, depth: int = 8) -> bool:
     )
 
 
-class Square(Unary):
+class Square(Unary, HasHostKernel):
     """x * x."""
 
     has_finite_derivative = True

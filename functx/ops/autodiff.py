@@ -11,10 +11,11 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, FunctxError, type_name
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import inexact_mask, select_where
-from functx.core.primitive import LinearInput, Primitive, View
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive_families import HasNewStrides, View
 from functx.core.program import Equation
 from functx.core.samples import EXACT, f32, i32, sample
-from functx.core.strides import MemoryOrder, Strides
+from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.types import ShapedArray, is_inexact
 from functx.core.typing import (
     ArrayLike,
@@ -174,7 +175,7 @@ def checkpoint_name(x: PyTreeOrKeys, name: str) -> PyTree:
 TRANSPOSED_KIND = {"argument": "sum", "result": "share", "sum": "sum", "share": "share"}
 
 
-class DerivativeBoundary(UnchangedValue, TransposedByVJP):
+class DerivativeBoundary(UnchangedValue, TransposedByVJP, HasNewStrides):
     """`x`, an argument or a result of a differentiated function, or the cotangent of one.
 
     `axes` are names with lengths. `like` may be replicated along some of them, which is known only
@@ -203,7 +204,7 @@ class DerivativeBoundary(UnchangedValue, TransposedByVJP):
     def new_strides(
         self, avals: Sequence[ShapedArray], strides: Sequence[Strides], shape: tuple[int, ...]
     ) -> Strides:
-        return super().new_strides(avals, strides[:1], shape)
+        return strides_in_order(shape, strides[:1])
 
     def jvp(self, primals: Sequence[Value], tangents: Sequence[Tangent]) -> tuple[Value, Tangent]:
         (x, like), (t, _) = primals, tangents

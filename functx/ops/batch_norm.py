@@ -11,6 +11,7 @@ from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.masks import mask_of, select_where
 from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasDCE
 from functx.core.samples import f32, sample
 from functx.core.types import ShapedArray
 from functx.core.typing import Cotangent, Cotangents, Dim, Mask, Tangent, Tangents, Value, Values
@@ -59,7 +60,7 @@ class BatchNormBackward(BackwardNormalization):
         return self.replace(axes=tuple([d + 1 for d in self.axes])), 0
 
 
-class BatchNorm(ForwardNormalization):
+class BatchNorm(ForwardNormalization, HasDCE):
     """x normalized to mean 0 and variance 1 over `axes` in each channel, then scaled and shifted.
 
     The operands are x, the weight if `weighted`, the bias if `biased`, and if `tracked` a running

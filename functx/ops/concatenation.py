@@ -12,7 +12,8 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import ShapeError
-from functx.core.primitive import View, operand_aval
+from functx.core.primitive import operand_aval
+from functx.core.primitive_families import HasNewStrides, View
 from functx.core.program import Atom
 from functx.core.samples import f32, sample
 from functx.core.strides import MemoryOrder, Strides, strides_in_order
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Concatenate(ShiftsAxis, TransposedByVJP, MovesElements, Linear):
+class Concatenate(ShiftsAxis, TransposedByVJP, MovesElements, Linear, HasNewStrides):
     """The operands concatenated along `axis`."""
 
     axis: int

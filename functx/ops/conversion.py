@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import View
+from functx.core.primitive_families import HasHostKernel, View
 from functx.core.program import Atom
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u8
 from functx.core.strides import MemoryOrder
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class ConvertElementType(Linear):
+class ConvertElementType(Linear, HasHostKernel):
     """`x` in `dtype`: floats to integers towards zero, complex to real by the real part.
 
     Numbers become bool by `x != 0`.
@@ -317,7 +317,7 @@ class Round(Unary):
         return stablehlo.round_nearest_afz(x)
 
 
-class IsFinite(Unary):
+class IsFinite(Unary, HasHostKernel):
     """Whether x is neither infinite nor nan."""
 
     accepts = "f"

@@ -11,14 +11,8 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import (
-    LinearInput,
-    Primitive,
-    ReadsPart,
-    UpdatesInPlace,
-    View,
-    operand_aval,
-)
+from functx.core.primitive import LinearInput, Primitive, operand_aval
+from functx.core.primitive_families import ReadsPart, UpdatesInPlace, View
 from functx.core.program import Atom, Literal
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.tracer import aval_of

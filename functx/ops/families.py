@@ -14,6 +14,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import mask_of
 from functx.core.primitive import LinearInput, Primitive, is_linear_input, operand_aval, rule
+from functx.core.primitive_families import HasJet
 from functx.core.program import Atom, Var
 from functx.core.samples import EXACT
 from functx.core.strides import MemoryOrder
@@ -206,7 +207,7 @@ class Bitwise(Elementwise, abstract=True):
     """An elementwise operation on integers or booleans, without derivatives."""
 
     differentiable = False
-    accepts = host_kernel_kinds = "biu"
+    accepts = "biu"
 
 
 class Linear(Primitive, abstract=True):
@@ -259,7 +260,7 @@ class TransposedByVJP(Primitive, abstract=True):
         return self.vjp(ct, None, args, [is_linear_input(x) for x in args])
 
 
-class Bilinear(TransposedByVJP, abstract=True):
+class Bilinear(TransposedByVJP, HasJet, abstract=True):
     """A product of two operands, linear in each of them."""
 
     def lhs_cotangent(self, ct: Value, x: Value, y: Value) -> Value:

@@ -14,7 +14,8 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import Primitive, ReadsPart, operand_aval
+from functx.core.primitive import Primitive, operand_aval
+from functx.core.primitive_families import HasNewStrides, ReadsPart
 from functx.core.samples import EXACT, f32, i32, sample
 from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
@@ -249,7 +250,7 @@ def _increasing(dims: Dims) -> bool:
     return all(a < b for a, b in pairwise(dims))
 
 
-class Gather(TransposedByVJP, GatherScatter, ReadsPart):
+class Gather(TransposedByVJP, GatherScatter, ReadsPart, HasNewStrides):
     """Windows of `slice_sizes` of the operand, one for each index vector.
 
     In memory they lie in row-major order ("C"), or as NumPy has them after x[indices] ("K"): one after

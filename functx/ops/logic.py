@@ -10,6 +10,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.errors import ArgumentError, DTypeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
+from functx.core.primitive_families import HasHostKernel
 from functx.core.program import Atom, Literal
 from functx.core.samples import EXACT, bool_, c64, f32, i32, sample, u32
 from functx.core.tracer import aval_of
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class _StablehloComparison(Comparison, abstract=True):
+class _StablehloComparison(Comparison, HasHostKernel, abstract=True):
     """A comparison that StableHLO calls `direction`."""
 
     direction: ClassVar[str]
@@ -110,7 +111,11 @@ class Ge(_StablehloComparison):
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 
-class And(Bitwise):
+class _BitwiseLogic(Bitwise, HasHostKernel, abstract=True):
+    host_kernel_kinds = "biu"
+
+
+class And(_BitwiseLogic):
     """x & y, of booleans or of the bits of integers."""
 
     numpy = host_kernel = np.bitwise_and
@@ -122,7 +127,7 @@ class And(Bitwise):
     lower = lower_to(stablehlo.and_)
 
 
-class Or(Bitwise):
+class Or(_BitwiseLogic):
     """x | y, of booleans or of the bits of integers."""
 
     numpy = host_kernel = np.bitwise_or
@@ -134,7 +139,7 @@ class Or(Bitwise):
     lower = lower_to(stablehlo.or_)
 
 
-class Xor(Bitwise):
+class Xor(_BitwiseLogic):
     """x ^ y, of booleans or of the bits of integers."""
 
     numpy = host_kernel = np.bitwise_xor
@@ -150,7 +155,7 @@ class Xor(Bitwise):
     lower = lower_to(stablehlo.xor)
 
 
-class Not(Bitwise):
+class Not(_BitwiseLogic):
     """~x, of booleans or of the bits of integers."""
 
     numpy = host_kernel = np.invert

@@ -11,6 +11,7 @@ from functx import ops
 from functx.core.errors import AxisError, ShapeError
 from functx.core.masks import indices_where, mask_of, select_where
 from functx.core.primitive import Primitive, rule
+from functx.core.primitive_families import HasDCE
 from functx.core.samples import f32, sample
 from functx.core.types import DType, Shape, ShapedArray
 from functx.core.typing import Cotangent, Cotangents, Dim, Mask, Tangent, Tangents, Value, Values
@@ -219,7 +220,7 @@ class ForwardNormalization(Normalization, abstract=True):
         return primitive(*args), batch_dim
 
 
-class BackwardNormalization(Normalization, abstract=True):
+class BackwardNormalization(Normalization, HasDCE, abstract=True):
     """The cotangents of x, weight and bias selected by `output_mask`, given that of the output.
 
     The operands are the cotangent, x, and the weight if `weighted`. The statistics are computed from

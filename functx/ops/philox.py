@@ -17,7 +17,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import DTypeError, RandomnessError, ShapeError
 from functx.core.named_axes import RANDOMNESS_MODES, Axis, batched_axis_names, set_batched_axis
-from functx.core.primitive import UpdatesInPlace
+from functx.core.primitive_families import UpdatesInPlace
 from functx.core.samples import bool_, sample, u32
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, ShapedArray

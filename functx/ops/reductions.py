@@ -16,6 +16,7 @@ from functx import ops
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasHostKernel, HasNewStrides
 from functx.core.program import Atom
 from functx.core.samples import EXACT, Rounding, bool_, c64, f32, i32, sample, u32
 from functx.core.strides import MemoryOrder, Strides, strides_in_order
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
 
 
-class Reduction(Primitive, abstract=True):
+class Reduction(HasNewStrides, abstract=True):
     """The combination of the elements of one operand over `axes`, which leave the shape."""
 
     axes: tuple[int, ...]
@@ -288,14 +289,13 @@ class BitwiseReduction(Reduction, abstract=True):
         return self.as_reshape(x)
 
 
-class ReduceAnd(BitwiseReduction):
+class ReduceAnd(BitwiseReduction, HasHostKernel):
     """Bitwise and over `axes`, which leave the shape."""
-
-    def host_kernel(self, x: NumPyArray) -> NumPyArray:
-        return np.bitwise_and.reduce(x, self.axes)
 
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.bitwise_and.reduce(x, self.axes)
+
+    host_kernel = numpy
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         dtype = ctx.avals_in[0].dtype
@@ -303,14 +303,13 @@ class ReduceAnd(BitwiseReduction):
         return ctx.reduce(stablehlo.AndOp, x, self.axes, ones)
 
 
-class ReduceOr(BitwiseReduction):
+class ReduceOr(BitwiseReduction, HasHostKernel):
     """Bitwise or over `axes`, which leave the shape."""
-
-    def host_kernel(self, x: NumPyArray) -> NumPyArray:
-        return np.bitwise_or.reduce(x, self.axes)
 
     def numpy(self, x: NumPyArray) -> ArrayLike:
         return np.bitwise_or.reduce(x, self.axes)
+
+    host_kernel = numpy
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         return ctx.reduce(stablehlo.OrOp, x, self.axes, 0)

@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx import ops
 from functx.core.errors import ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
-from functx.core.primitive import UpdatesInPlace
+from functx.core.primitive_families import UpdatesInPlace
 from functx.core.program import Literal
 from functx.core.samples import EXACT, Rounding, Sample, f32, i32, sample
 from functx.core.tracing import trace_closed

@@ -12,7 +12,8 @@ from jax.interpreters import mlir
 
 from functx import ops
 from functx.core.errors import AxisError, DTypeError, ShapeError
-from functx.core.primitive import LinearInput, View, operand_aval
+from functx.core.primitive import LinearInput, operand_aval
+from functx.core.primitive_families import View
 from functx.core.program import Atom
 from functx.core.samples import f32, i32, sample
 from functx.core.strides import MemoryOrder, reshape_strides

@@ -11,7 +11,8 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx import ops
 from functx.core.errors import IndexingError
-from functx.core.primitive import LinearInput, ReadsPart, View, operand_aval
+from functx.core.primitive import LinearInput, operand_aval
+from functx.core.primitive_families import ReadsPart, View
 from functx.core.program import Atom
 from functx.core.rewriting import T
 from functx.core.samples import f32, sample

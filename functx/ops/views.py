@@ -13,7 +13,8 @@ from functx import ops
 from functx.core.effects import Effect
 from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
 from functx.core.memory_layouts import is_computed, is_contiguous
-from functx.core.primitive import CopiesOperand, Primitive, View
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import CopiesOperand, HasHostKernel, View
 from functx.core.samples import EXACT, c64, f32, sample
 from functx.core.strides import MemoryOrder, Strides, row_major_strides
 from functx.core.tracer import (
@@ -86,7 +87,7 @@ def impure_program_error() -> ProgramError:
     )
 
 
-class Copy(UnchangedValue, CopiesOperand, MovesElements, Linear):
+class Copy(UnchangedValue, CopiesOperand, MovesElements, Linear, HasHostKernel):
     """A copy of `x` in its own storage, in row-major order ("C") or in the memory order of `x` ("K")."""
 
     order: str = "C"

@@ -12,8 +12,9 @@ import numpy as np
 from functx import ops
 from functx.core.caches import invalidate_caches
 from functx.core.config import config
+from functx.core.dead_code import dce_equations
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import map_primitive_programs, replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.source_info import Source

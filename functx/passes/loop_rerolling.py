@@ -12,7 +12,8 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import is_concrete_literal
-from functx.core.primitive import Primitive, ReadsPart
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import ReadsPart
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite

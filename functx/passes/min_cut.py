@@ -14,12 +14,13 @@ from math import inf
 from typing import Any
 
 from functx import ops
+from functx.core.dead_code import dce_equations
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, ProgramError, ValueRangeError, type_name
 from functx.core.masks import inexact_mask
 from functx.core.primitive import Primitive
 from functx.core.printing import variable_names
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.rewriting import T
 from functx.ops.views import Copy
 from functx.passes.costs import bytes_of

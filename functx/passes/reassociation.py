@@ -10,8 +10,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.dead_code import dce_equations
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Record, Rewrite, bind_equation, cached_rewrite, interpret
 from functx.core.tracer import Tracer

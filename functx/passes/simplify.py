@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from functx import ops
+from functx.core.dead_code import dce_equations
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, scalar_literal
+from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal
 from functx.core.program_editing import map_primitive_programs
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.types import DType, is_complex, kind

@@ -8,7 +8,8 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import is_concrete_literal
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasPrograms
 from functx.core.program import Atom, Equation, Var
 from functx.core.typing import NumPyArray
 from functx.ops.dynamic_slicing import clamp_starts

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx.core.dead_code import dce_equations
 from functx.core.errors import FunctxError
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import replace_program_fields
 from functx.core.types import is_inexact
 from functx.testing.reference.interpreter import (

@@ -21,7 +21,8 @@ from functx import lax, nn
 from functx import numpy as np
 from functx.core import samples
 from functx.core.checking import check_program_argument
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import View
 from functx.core.printing import identifier, number_text, variable_names
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.rewriting import Record

@@ -17,7 +17,8 @@ from functx.core.masks import (
     select_where,
     set_result_masks,
 )
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasDCE, HasJet, HasPrograms
 from functx.core.program import Atom, Literal, Program
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
@@ -158,7 +159,7 @@ def input_indices_of_outputs(program: Program) -> list[int | None]:
     return [input_index.get(atom) for atom in program.outputs]
 
 
-class ProgramCall(HasPrograms, abstract=True):
+class ProgramCall(HasPrograms, HasDCE, HasJet, abstract=True):
     """A primitive that runs its `program` once on its operands: `Call` and `Checkpoint`."""
 
     program: Program

@@ -7,6 +7,7 @@ from functools import singledispatch
 from typing import Any, Self, TypeVar
 
 from functx import ops
+from functx.core.dead_code import dce_equations
 from functx.core.errors import EffectError
 from functx.core.generator_state import STATE_AVAL
 from functx.core.masks import inexact_mask, select_where, select_where_not
@@ -18,7 +19,6 @@ from functx.core.program import (
     Part,
     Program,
     Var,
-    dce_equations,
     pad_input_names,
     scalar_literal,
     subprograms,

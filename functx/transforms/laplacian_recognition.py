@@ -15,8 +15,10 @@ from functx import ops
 from functx.core import tree
 from functx.core.concretization import is_concrete_literal
 from functx.core.config import config
-from functx.core.primitive import CopiesOperand, Primitive, View
-from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
+from functx.core.dead_code import dce_equations
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import CopiesOperand, View
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.tracing import Builder
 from functx.core.types import Shape, is_complex, is_inexact

@@ -7,6 +7,7 @@ from typing import Any
 
 from functx import ops
 from functx.core import tree
+from functx.core.dead_code import dce_equations
 from functx.core.errors import (
     ArgumentError,
     GradientError,
@@ -16,7 +17,8 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.masks import linear_mask, scatter_where, select_where, select_where_not
-from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.core.primitive_families import HasDCE
+from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import inline
 from functx.core.rewriting import (
     Rewrite,
@@ -197,7 +199,7 @@ def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
             known.update(zip(eqn.outputs, bind_equation(eqn, *args), strict=True))
             continue
         linear.append(eqn)
-        if eqn.primitive.dce is None:
+        if not isinstance(eqn.primitive, HasDCE):
             continue
         active = {a for a in eqn.inputs if type(a) is Var and a not in known}
         moving = varied(eqn, active)

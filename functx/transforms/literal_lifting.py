@@ -12,7 +12,8 @@ import numpy as np
 
 from functx import ops
 from functx.core.concretization import Guard, SymbolicScalar
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasPrograms
 from functx.core.program import (
     Atom,
     Equation,

@@ -11,7 +11,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.errors import FunctionalizeError
 from functx.core.named_axes import Axis, bind_named_axes, bound_axes
-from functx.core.primitive import View
+from functx.core.primitive_families import View
 from functx.core.program import Equation, Program
 from functx.core.program_editing import map_equations
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite

@@ -10,7 +10,8 @@ from functx import ops
 from functx.core.context import ContextValue
 from functx.core.errors import RuleError
 from functx.core.masks import inexact_mask, mask_of, run_rule, scatter_where, select_where
-from functx.core.primitive import LinearInput, Primitive, ReadsPart, is_linear_input
+from functx.core.primitive import LinearInput, Primitive, is_linear_input
+from functx.core.primitive_families import ReadsPart
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import replace_program_fields

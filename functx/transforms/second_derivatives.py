@@ -10,10 +10,11 @@ import numpy as np
 from functx import ops
 from functx.core.captured_state import CapturedState
 from functx.core.concretization import UnknownValues, concretize
+from functx.core.dead_code import dce_equations
 from functx.core.errors import ConcretizationError
 from functx.core.masks import select_where
 from functx.core.named_axes import AxisNames
-from functx.core.program import Atom, Literal, Program, Var, dce_equations
+from functx.core.program import Atom, Literal, Program, Var
 from functx.core.rewriting import apply
 from functx.core.tracer import Tracer, aval_of, is_jax_tracer, is_variable
 from functx.core.tracing import Builder

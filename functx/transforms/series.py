@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from functx import ops
 from functx.core.masks import inexact_mask, scatter_where, select_where
 from functx.core.named_axes import AxisNames
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasJet, HasPrograms
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.rewriting import (
     Rewrite,
@@ -155,7 +156,7 @@ class SeriesEvaluator:
             if primitive.differentiable and any(varying)
             else [False] * len(out_avals)
         )
-        if primitive.effects and (primitive.jet is None or not any(active)):
+        if primitive.effects and not (isinstance(primitive, HasJet) and any(active)):
             # In the order of the program, and also where no output is read.
             first()
         if not any(active):
@@ -163,7 +164,7 @@ class SeriesEvaluator:
                 Series(a, lambda k, i=i: None if k else first()[i], is_constant=True)  # type: ignore[misc]
                 for i, a in enumerate(out_avals)
             ]
-        if primitive.jet is not None:
+        if isinstance(primitive, HasJet):
             outs = primitive.jet(self, *args)
             if outs is not None:
                 return primitive.as_list(outs)

@@ -6,15 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
+from functx.core.dead_code import dce_equations
 from functx.core.primitive import Primitive
-from functx.core.program import (
-    Equation,
-    Program,
-    Var,
-    dce_equations,
-    scalar_literal,
-    subprograms,
-)
+from functx.core.program import Equation, Program, Var, scalar_literal, subprograms
 from functx.core.samples import f32, f64, i32
 from functx.core.types import ShapedArray
 from functx.ops.arithmetic import add, mul, neg, sub

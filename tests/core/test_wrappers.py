@@ -10,8 +10,9 @@ import functx
 import functx.numpy as np
 from functx import errors, grad, jit, lax, make_ir, nn, tree, vjp, vmap
 from functx.autograd import Variable
+from functx.core.dead_code import dce_equations
 from functx.core.primitive import Primitive
-from functx.core.program import Program, dce_equations
+from functx.core.program import Program
 from functx.core.tracing import trace
 from functx.core.wrappers import _placeholders
 from functx.testing import TwoArray, f32, i32

@@ -21,7 +21,7 @@ from functx.core.errors import (
     ImmutableArrayError,
     ShapeError,
 )
-from functx.core.primitive import CopiesOperand, View
+from functx.core.primitive_families import CopiesOperand, View
 from functx.lax import cond, fori_loop, scan, while_loop
 
 

@@ -52,7 +52,8 @@ from functx.autograd.recorded_operations import Operation
 from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.saved import PackedValue
 from functx.autograd.traced_recording import TracedRecording
-from functx.core.program import Atom, Literal, Program, Var, dce_equations
+from functx.core.dead_code import dce_equations
+from functx.core.program import Atom, Literal, Program, Var
 from functx.core.program_editing import close_over
 from functx.core.source_info import unwrap_function
 from functx.core.tracer import Tracer

@@ -9,7 +9,8 @@ from functx import ops
 from functx.autograd.compiled.calls import KnownGradients, WalkCall
 from functx.autograd.compiled.primitives import AddToGrad, PythonCall
 from functx.autograd.recorded_operations import Operation, operation_of
-from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
+from functx.core.dead_code import dce_equations
+from functx.core.program import Atom, Equation, Literal, Program, Var
 
 Slot = int | Literal
 """The number of a value of a run, or a constant."""

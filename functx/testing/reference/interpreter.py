@@ -23,7 +23,8 @@ from functx.core.backend import backend
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError
 from functx.core.memory_layouts import result_strides
-from functx.core.primitive import Primitive, View
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import View
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.samples import EXACT, Rounding
 from functx.core.strides import in_memory_order

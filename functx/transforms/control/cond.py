@@ -25,7 +25,8 @@ from functx.core.masks import (
     select_where_not,
 )
 from functx.core.named_axes import batched_axis_names
-from functx.core.primitive import HasPrograms, Primitive, UpdatesInPlace
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasDCE, HasJet, HasPrograms, UpdatesInPlace
 from functx.core.program import Atom, Literal, Program, Var
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
@@ -103,7 +104,7 @@ def _sample_branches() -> tuple[Program, ...]:
     return tuple(trace_closed(f, avals, name=f.__name__) for f in (product, first))
 
 
-class Cond(HasPrograms, UpdatesInPlace):
+class Cond(HasPrograms, UpdatesInPlace, HasDCE, HasJet):
     """The outputs of `branches[index]` on the operands that follow the int32 scalar `index`.
 
     The index must be in range.

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from functx import ops
 from functx.core.backend import Split
+from functx.core.dead_code import dce_equations
 from functx.core.masks import (
     T,
     indices_where,
@@ -22,7 +23,7 @@ from functx.core.masks import (
     split_list,
 )
 from functx.core.printing import variable_names
-from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.program_editing import replace_program_fields, substitute_atoms
 from functx.core.rewriting import Record, Rewrite, apply, cached_rewrite
 from functx.core.tracing import trace_closed

@@ -50,7 +50,8 @@ from functx import ops
 from functx.core.effects import Effect
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.masks import split_list
-from functx.core.primitive import HasPrograms, Primitive, UpdatesInPlace
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasPrograms, UpdatesInPlace
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.program_editing import Hoisting
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret

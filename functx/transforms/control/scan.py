@@ -21,7 +21,8 @@ from functx.core.masks import (
     select_where_not,
     split_list,
 )
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasDCE, HasJet, HasPrograms
 from functx.core.program import Program
 from functx.core.program_editing import apply_program
 from functx.core.rewriting import Uncompared, cached_rewrite
@@ -95,7 +96,7 @@ def _linear_sample_step() -> Program:
     return trace_closed(step, [f64[()], f64[2], f64[2]], name="step")
 
 
-class Scan(HasPrograms):
+class Scan(HasPrograms, HasDCE, HasJet):
     """A loop of `length` steps, each of which runs `program` on the carry of the step before.
 
     Operands, in the order in which `program` takes them: `consts` loop-invariant values,

@@ -21,7 +21,8 @@ from functx.core.masks import (
     split_list,
 )
 from functx.core.named_axes import batched_axis_names
-from functx.core.primitive import HasPrograms, Primitive
+from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasDCE, HasJet, HasPrograms
 from functx.core.program import Program
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
@@ -90,7 +91,7 @@ def _sample_programs(x: ShapedArray) -> tuple[Program, Program]:
     )
 
 
-class While(HasPrograms):
+class While(HasPrograms, HasDCE, HasJet):
     """A loop that runs `body` on the carry as long as `condition` of the carry holds.
 
     Operands: the consts of the condition, the consts of the body, the initial carry. Both
