@@ -413,6 +413,7 @@ class Pow(Binary):
     An integer to a negative power is 1 / x**-y rounded towards zero.
     """
 
+    widens_one_byte_floats = True
     accepts = "iufc"
     rounding = Rounding(ulps=64.0)
     samples = (
@@ -528,6 +529,7 @@ class HalfIntegerPow(Unary):
     Simplification puts it in the place of `pow`, which takes several times as long.
     """
 
+    widens_one_byte_floats = True
     numerator: int
     accepts = "f"
     rounding = Rounding(ulps=8.0)

@@ -52,6 +52,11 @@ class Elementwise(Primitive, abstract=True):
     """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
     linear: ClassVar[tuple[int, ...]] = ()
     """The operands in which the operation is linear while the others are fixed."""
+    widens_one_byte_floats: ClassVar[bool] = False
+    """Whether the value and the derivatives of floats of one byte are those of float32, rounded.
+
+    In such a dtype, the steps of a formula overflow, often to nan, where its result does not.
+    """
 
     @rule
     def partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
@@ -60,6 +65,20 @@ class Elementwise(Primitive, abstract=True):
         `out` is the output, None when operand `i` is one of those in `linear`.
         """
         raise self.missing_rule_error("partial")
+
+    def rounded_partial(self, i: int, t: Value, out: Value, *args: Value) -> Tangent:
+        """`partial`, by way of float32 where `computes_in_float32` says so."""
+        if out is None or not self.computes_in_float32(t.dtype):
+            return self.partial(i, t, out, *args)
+        wide = [ops.convert_element_type(x, np.float32) for x in args]
+        t = ops.convert_element_type(t, np.float32)
+        term = self.partial(i, t, self(*wide), *wide)
+        return None if term is None else ops.convert_element_type(term, args[i].dtype)
+
+    def computes_in_float32(self, dtype: DType) -> bool:
+        """Whether operands of `dtype` are converted to float32, and what comes of them back."""
+        is_narrow = self.widens_one_byte_floats and dtype.itemsize == 1 and kind(dtype) == "f"
+        return is_narrow and not self.is_user_defined
 
     @rule
     def nonzero_derivative_mask(self, i: int, *args: Value) -> Mask:
@@ -89,7 +108,7 @@ class Elementwise(Primitive, abstract=True):
         total = None
         for i, t in enumerate(tangents):
             if t is not None:
-                term = self.partial(i, t, out, *primals)
+                term = self.rounded_partial(i, t, out, *primals)
                 if term is None:
                     continue
                 if term is not t and not self.preserves_zero(i, *primals):
@@ -125,7 +144,7 @@ class Elementwise(Primitive, abstract=True):
         # An infinite derivative times a zero cotangent gives no nan under the mask.
         mask, cts = mask_of(ct), []
         for i, x in enumerate(args):
-            term = self.partial(i, ct, out, *args) if active[i] else None
+            term = self.rounded_partial(i, ct, out, *args) if active[i] else None
             if term is not None:
                 if term is not ct and not self.preserves_zero(i, *args):
                     term = apply_mask(mask, term)
@@ -181,6 +200,7 @@ class Inexact(Unary, abstract=True):
     """An elementwise function of one real or complex floating point operand."""
 
     accepts = "fc"
+    widens_one_byte_floats = True
 
 
 class RealFunction(Inexact, abstract=True):

@@ -152,6 +152,7 @@ class Digamma(RealFunction):
 class Polygamma(Binary):
     """The m-th derivative of digamma(x); the order m is an integer or has the dtype of x."""
 
+    widens_one_byte_floats = True
     accepts = "f"
     rounding = Rounding(ulps=64.0)
     samples = (
@@ -181,6 +182,7 @@ class Xlogy(Binary):
     The derivative in y is 0 where both are 0.
     """
 
+    widens_one_byte_floats = True
     accepts = "f"
     samples = (
         sample(f32[3, 4], f32[3, 4], domain={1: (0.5, 2.0)}),
@@ -208,6 +210,7 @@ class Xlog1py(Binary):
     The derivative in y is 0 where x is 0 and y is -1.
     """
 
+    widens_one_byte_floats = True
     accepts = "f"
     name = "xlog1py"
     rounding = Rounding(ulps=130.0)
@@ -363,6 +366,7 @@ def infinity_where_both_zero(x: ArrayLike, y: ArrayLike) -> Value:
 class Hypot(Binary):
     """sqrt(x**2 + y**2) without overflow; its derivative at the origin is 0."""
 
+    widens_one_byte_floats = True
     accepts = "f"
     numpy = np.hypot
     samples = (
@@ -395,6 +399,7 @@ class Logaddexp(Binary):
     Operands that tie share the derivative.
     """
 
+    widens_one_byte_floats = True
     has_finite_derivative = True
     accepts = "fc"
     samples = (

@@ -278,6 +278,7 @@ class Atan2(Binary):
     The derivatives at the origin, which has no angle, are 0.
     """
 
+    widens_one_byte_floats = True
     accepts = "f"
     numpy = np.arctan2
     samples = (

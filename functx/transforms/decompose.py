@@ -7,6 +7,8 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
+import numpy as np
+
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
@@ -37,8 +39,10 @@ from functx.core.rewriting import (
     user_rule_runs,
 )
 from functx.core.tracer import aval_of, current_builder
+from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree, Value, Values
+from functx.ops.families import Elementwise
 from functx.transforms.argument_names import check_callable, wrap_transform
 from functx.transforms.tracing_api import avals_of, trace_function
 
@@ -153,7 +157,7 @@ apply_user_decompositions = ApplyUserDecompositions()
 
 
 def lowering_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
-    """The program that the lowering emits for `primitive`; None if it has a `lower` rule."""
+    """The program that the lowering emits for `primitive`; None to use its `lower` rule."""
     return _cached_lowering_decomposition(primitive, avals, contextual_key(x64_enabled()))
 
 
@@ -161,12 +165,25 @@ def lowering_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...])
 def _cached_lowering_decomposition(
     primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Hashable
 ) -> Program | None:
+    if isinstance(primitive, Elementwise) and primitive.computes_in_float32(avals[0].dtype):
+        return by_way_of_float32(primitive, avals)
     entry = fallback_decomposition(type(primitive), ("lower",))
     return (
         None
         if entry is None
         else decomposed_program(entry, primitive, avals, DecomposeMissingRules(("lower",)))
     )
+
+
+def by_way_of_float32(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
+    """The program that applies `primitive` to its operands in float32, and rounds the result."""
+
+    def body(*args: Value) -> list[Value]:
+        out = primitive(*[ops.convert_element_type(x, np.float32) for x in args])
+        return [ops.convert_element_type(out, avals[0].dtype)]
+
+    with ContextValue(current_builder, None):
+        return trace_closed(body, avals, name=primitive.name)
 
 
 clear_on_rule_change(_cached_lowering_decomposition.cache_clear)

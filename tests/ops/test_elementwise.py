@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 from scipy import special as scipy_special
 
+import functx
 from functx.core.errors import DTypeError, MissingRuleError, ShapeError
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace
@@ -241,6 +242,25 @@ def test_conversions_between_all_dtypes_are_those_of_jax(source):
         np.testing.assert_array_equal(
             np.asarray(one, np.complex64), np.asarray(other, np.complex64)
         )
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz"])
+def test_functions_of_floats_of_one_byte_are_those_of_float32_rounded(dtype):
+    names = ["logistic", "tanh", "atan", "asinh", "erf", "cbrt", "log1p", "bessel_i0e"]
+    functions = [functx.lax.erf if n == "erf" else getattr(functx.lax, n) for n in names]
+    functions += [functx.nn.silu, functx.nn.mish, functx.nn.gelu, functx.nn.softplus]
+    functions += [lambda x: transcendental.atan2(x, 2.0), lambda x: special.logaddexp(x, x)]
+
+    def values_and_slopes(x):
+        slopes = [vmap(grad(f))(x) for f in functions]
+        return [*[f(x) for f in functions], *slopes]
+
+    x = np.arange(256, dtype=np.uint8).view(dtype)
+    wanted = jit(values_and_slopes)(x.astype(np.float32))
+    for found, exact in zip(jit(values_and_slopes)(x), wanted, strict=True):
+        assert found.dtype == x.dtype
+        rounded = exact.astype(dtype).astype(np.float32)
+        np.testing.assert_allclose(found.astype(np.float32), rounded, rtol=0.13)
 
 
 def test_a_complex_number_is_true_unless_it_is_zero():
