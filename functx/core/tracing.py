@@ -69,6 +69,13 @@ class Recognizer(Protocol):
         """Called with the finished program, and its outputs before `replace_sums`."""
 
 
+def _identity(x: object) -> Hashable:
+    """What tells `x` from other values: views of the same elements of a NumPy array are one value."""
+    if type(x) is np.ndarray and x.base is not None:
+        return x.__array_interface__["data"][0], x.shape, x.strides, x.dtype
+    return id(x)
+
+
 class Builder:
     """The inputs and equations of a program that is being traced.
 
@@ -251,7 +258,7 @@ class Builder:
             words = inputs.input_of(x, in_backward)
             if words is not None:
                 return self.atom(words)
-        return self.capture(id(x), x, aval_of(x))
+        return self.capture(_identity(x), x, aval_of(x))
 
     def tracer(self, x: object) -> Tracer:
         """`x` as a traced value of this program."""

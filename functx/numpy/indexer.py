@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracer import aval_of
 from functx.core.types import DType, Shape, is_complex, is_inexact, kind
-from functx.core.typing import ArrayLike, ArrayOrList, Index, Value
+from functx.core.typing import ArrayLike, ArrayOrList, Index, NumPyArray, Value
 from functx.numpy.index_parsing import (
     ArrayIndex,
     IndexEntry,
@@ -74,6 +74,8 @@ class Indexer:
         self.index_shape = _index_array_shape(
             [aval_of(entry.position).shape for entry in entries if type(entry) is ArrayIndex]
         )
+        if self.index_shape is not None:
+            self._slice_at_known_scalars()
         self.has_ellipsis = any(entry is Ellipsis for entry in entries)
         self.is_static = self.index_shape is None and all(
             type(start) is int and 0 <= start <= n - size
@@ -90,6 +92,15 @@ class Indexer:
             self.starts[axis] = start
         else:
             self.strided_bounds[axis] = start, start + (size - 1) * abs(step) + 1, abs(step)
+
+    def _slice_at_known_scalars(self) -> None:
+        """Take known scalars beside index arrays as slices: steps of a loop then differ in a number only."""
+        for entry in self.entries:
+            if type(entry) is not ScalarIndex or type(start := entry.position) is not int:
+                continue
+            if 0 <= start < self.shape[entry.axis] > 1:
+                self.strided_bounds[entry.axis] = start, start + 1, 1
+                self.starts[entry.axis] = 0
 
     def _compute_shapes(self) -> None:
         """Compute the shape of the result, and of the windows, which lack its new axes.
@@ -226,9 +237,12 @@ class Indexer:
         """The indexer of the array that is already sliced along the strided axes."""
         shape = tuple([len(range(*bounds)) for bounds in self.stride_bounds()])
         entries = [
-            SliceIndex(entry.axis, 0, entry.size, entry.step // abs(entry.step))
-            if type(entry) is SliceIndex and entry.axis in self.strided_bounds
-            else entry
+            entry
+            if not isinstance(entry, SliceIndex | ScalarIndex)
+            or entry.axis not in self.strided_bounds
+            else SliceIndex(entry.axis, 0, entry.size, entry.step // abs(entry.step))
+            if type(entry) is SliceIndex
+            else ScalarIndex(entry.axis, 0)
             for entry in self.entries
         ]
         return Indexer(shape, entries, self.mode)
@@ -270,7 +284,7 @@ class Indexer:
             vectors = np.zeros((*index_shape, len(columns)), index_dtype(self.shape))
             for k, start in enumerate(columns):
                 vectors[..., k] = start
-            return vectors
+            return _shared_array(vectors)
         if len(columns) == 1:
             return _index_column(columns[0], index_shape)
         wide = any(
@@ -366,6 +380,21 @@ def _slice_bounds(x: Value, bounds: Sequence[ops.Bounds]) -> Value:
         return x
     starts, limits, strides = zip(*bounds, strict=True)
     return ops.Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
+
+
+def _shared_array(array: NumPyArray) -> NumPyArray:
+    """A small array with the elements of `array`, the same one for equal elements: one constant."""
+    if array.nbytes > _MOST_SHARED_BYTES:
+        return array
+    return _array_of(array.tobytes(), array.shape, array.dtype)
+
+
+_MOST_SHARED_BYTES = 1 << 16
+
+
+@lru_cache(maxsize=256)
+def _array_of(data: bytes, shape: Shape, dtype: DType) -> NumPyArray:
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _index_column(index: ArrayLike, shape: Shape) -> Value:

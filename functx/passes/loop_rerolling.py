@@ -27,7 +27,7 @@ from functx.passes.static_slices import StaticSlice, coalesce_rows, static_slice
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.scan import Scan
 
-_LINEAR_OPS = Linear, Constant, ops.DotGeneral, ops.DynamicSlice
+_LINEAR_OPS = Linear, Constant, ops.DotGeneral, ops.DynamicSlice, ops.Gather, ops.ScatterAdd
 
 
 def has_finite_derivatives(equations: Iterable[Equation]) -> bool:

@@ -324,3 +324,9 @@ def test_a_unary_operation_without_a_derivative_is_named():
     ):
         with pytest.raises(MissingRuleError, match=r"underived: .*must have a `derivative` rule"):
             call()
+
+
+def test_views_of_the_same_elements_are_captured_once():
+    table = np.arange(6.0)
+    program = functx.make_ir(lambda x: x * table[2:] + table[2:] - table[:4])(np.ones(4))
+    assert len(program.inputs) == 3, program

@@ -142,6 +142,21 @@ def log_probabilities(np, seen, w):
     return np.log(np.sum(np.exp(table[11])))
 
 
+@program(random.rand(8, 4))
+def alignment_scores_by_rows(np, logits):
+    labels = ORDER[:7] % 4
+    is_skipped = ORDER % 2 == 1
+    alpha = np.full((8, 7), -30.0, "float64")
+    alpha[0, :2] = logits[0, labels[:2]]
+    for t in range(1, 8):
+        alpha[t] = alpha[t - 1]
+        alpha[t, 1:] = np.logaddexp(alpha[t, 1:], alpha[t - 1, :-1])
+        skipped = np.logaddexp(alpha[t, 2:], alpha[t - 1, :-2])
+        alpha[t, 2:] = np.where(is_skipped[3:], skipped, alpha[t, 2:])
+        alpha[t] += logits[t, labels]
+    return np.logaddexp(alpha[7, 6], alpha[7, 5])
+
+
 @program(X)
 def places_that_are_given(np, x, order=ORDER):
     totals = np.zeros(8)
@@ -293,6 +308,7 @@ def test_steps_that_read_a_table_are_calls_between_the_reads():
     "name",
     [
         "alignment_scores",
+        "alignment_scores_by_rows",
         "warped_distance",
         "best_local_alignment",
         "filtered",
