@@ -27,7 +27,7 @@ from functx.core.argument_errors import explain_errors as _explain_errors
 from functx.core.program import Part as Part
 from functx.core.tracing import program_part as program_part
 from functx.passes.memory_planning import JointProgram as JointProgram
-from functx.passes.min_cut import MinCutConfig as MinCutConfig
-from functx.passes.min_cut import Partition as Partition
+from functx.passes.partition import Partition as Partition
+from functx.passes.recompute_heuristics import MinCutConfig as MinCutConfig
 
 __all__ = _explain_errors(__name__)

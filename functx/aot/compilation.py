@@ -26,7 +26,7 @@ from functx.core.strides import is_row_major
 from functx.core.tracer import aval_of
 from functx.core.typing import ArrayLike, Function
 from functx.passes.memory_planning import JointProgram
-from functx.passes.min_cut import Partition
+from functx.passes.partition import Partition
 from functx.transforms.aliasing import check_variables_not_aliased
 from functx.transforms.dce import with_io
 from functx.transforms.decompose import decomposition_rewrite

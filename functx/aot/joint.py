@@ -20,7 +20,7 @@ from functx.core.errors import (
 )
 from functx.core.masks import scatter_where, select_where
 from functx.core.program import Part, Program, pad_input_names
-from functx.core.program_editing import cast_scalar
+from functx.core.program_calls import cast_scalar
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of

@@ -8,9 +8,10 @@ from operator import index
 from functx.core.effects import Effect
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.program import Program
-from functx.passes import min_cut
+from functx.passes import min_cut, partition
 from functx.passes.memory_planning import JointProgram
-from functx.passes.min_cut import MinCutConfig, Partition
+from functx.passes.partition import Partition
+from functx.passes.recompute_heuristics import MinCutConfig
 
 
 def default_partition(joint: JointProgram, num_fwd_outputs: int | None = None) -> Partition:
@@ -29,7 +30,7 @@ def default_partition(joint: JointProgram, num_fwd_outputs: int | None = None) -
     joint = check_joint("default_partition", joint, num_fwd_outputs)
     if joint.recompute:
         return min_cut.min_cut_partition(joint, MinCutConfig())
-    return min_cut.default_partition(joint)
+    return partition.default_partition(joint)
 
 
 def min_cut_rematerialization_partition(

@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, MissingTokenError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var
 from functx.ops.effect_tokens import TOKEN, WithEffects
-from functx.passes.min_cut import Partition
+from functx.passes.partition import Partition
 from functx.transforms.control.state_threading import move_first, thread_state
 from functx.transforms.control.while_loop import While
 

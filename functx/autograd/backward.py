@@ -14,6 +14,7 @@ from functx.autograd.planned_walks import run_walk
 from functx.autograd.variable import Variable, as_variable
 from functx.core.argument_errors import with_explained_errors
 from functx.core.binding import bind
+from functx.core.builder import Builder
 from functx.core.dead_code import dce_equations
 from functx.core.errors import (
     AutogradInTransformError,
@@ -34,7 +35,7 @@ from functx.core.rewriting import apply, cached_rewrite
 from functx.core.source_info import warn_at_user_line
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import Builder, refuse_in_transform, refuse_of_traced
+from functx.core.tracing import refuse_in_transform, refuse_of_traced
 from functx.core.types import ShapedArray, is_complex, is_inexact
 from functx.core.typing import ArrayLike, Value
 from functx.ops.operands import literal

@@ -6,7 +6,7 @@ from typing import Any
 
 from functx import ops
 from functx.autograd.nodes import Node, OperationNode, OperationSplit, split_program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.tracing import trace_closed
 from functx.core.typing import Value
 from functx.passes.formula_replacement import stabilize_formulas, table

@@ -18,14 +18,10 @@ from functx.autograd.recorded_operations import Operation, operation_of, program
 from functx.core.caches import Cache
 from functx.core.config import option_key
 from functx.core.dead_code import dce_equations
-from functx.core.errors import (
-    AutogradError,
-    FreedValueError,
-    LostDerivativeError,
-    SavedValueError,
-)
+from functx.core.errors import AutogradError, FreedValueError, LostDerivativeError, SavedValueError
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
-from functx.core.program_editing import apply_program, replace_program_fields
+from functx.core.program_calls import apply_program
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite, user_rule_runs
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
@@ -33,8 +29,9 @@ from functx.core.typing import Value
 from functx.ops.autodiff import Refused
 from functx.transforms.argument_names import check_callable
 from functx.transforms.call_primitive import SplitMaskedVJP
-from functx.transforms.dce import nonzero_output_mask, used_variables
+from functx.transforms.dce import used_variables
 from functx.transforms.forward_mode import SumOfSquaresAnalysis
+from functx.transforms.symbolic_zeros import nonzero_output_mask
 
 if TYPE_CHECKING:
     from functx.autograd.saved import SavedTensor, SavedTensorHooks

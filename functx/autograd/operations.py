@@ -24,21 +24,15 @@ from functx.autograd.nodes import (
 from functx.autograd.recorded import Operand, Recorded, capture_in_step, operand_of, step_traces
 from functx.autograd.recorded_operations import operation_of_primitive
 from functx.autograd.recording import Recording, current_recording
-from functx.autograd.variable import (
-    Dual,
-    Variable,
-    as_variable,
-    closed_level,
-    open_level,
-)
+from functx.autograd.variable import Dual, Variable, as_variable, closed_level, open_level
 from functx.autograd.views import VersionCounter, ViewOf
 from functx.core.captured_state import read_states
+from functx.core.captures import hoist_captures
 from functx.core.config import option_key
 from functx.core.memory_layouts import noncontiguous_strides, result_strides
 from functx.core.primitive import Primitive
 from functx.core.primitive_families import View
 from functx.core.program import Literal, Program
-from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite
 from functx.core.strides import MemoryOrder, is_row_major, row_major_strides
 from functx.core.tracer import aval_of

@@ -8,9 +8,10 @@ from typing import Any
 
 from functx.autograd.recorded import Operand, operand_of
 from functx.core.caches import Cache
+from functx.core.captures import hoist_captures
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var
-from functx.core.program_editing import hoist_captures, replace_program_fields
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.types import ShapedArray, narrow_dtype
 from functx.passes.costs import bytes_of

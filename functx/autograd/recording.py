@@ -13,22 +13,15 @@ import jax
 import numpy as np
 
 from functx.autograd.prefixes import EMPTY_PREFIX, Prefix
-from functx.autograd.recorded import (
-    NOT_CAPTURED,
-    Failure,
-    Operand,
-    Recorded,
-    operand_of,
-    ownership,
-)
+from functx.autograd.recorded import NOT_CAPTURED, Failure, Operand, Recorded, operand_of, ownership
 from functx.autograd.recorded_operations import Operation, operation_of_primitive
 from functx.core.backend import backend
+from functx.core.builder import Builder
 from functx.core.caches import Cache
 from functx.core.config import recording_limits
 from functx.core.errors import AutogradError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
-from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, x64_enabled
 from functx.ops.callbacks import HostPrimitive
 

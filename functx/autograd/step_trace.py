@@ -19,13 +19,13 @@ from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.traced_recording import TracedRecording
 from functx.autograd.variable import Variable, make_variable
 from functx.autograd.views import ViewOf, read_again
+from functx.core.builder import Builder
 from functx.core.captured_state import CapturedState, state_table
 from functx.core.errors import AutogradError, ConcretizationError, EscapedTracerError
 from functx.core.program import Atom, Literal, Program
 from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import user_source
 from functx.core.tracer import Tracer
-from functx.core.tracing import Builder
 from functx.core.types import ShapedArray
 from functx.transforms.dce import used_variables
 

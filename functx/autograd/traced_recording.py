@@ -9,9 +9,9 @@ from weakref import ref
 from functx.autograd.recorded import Operand, Recorded
 from functx.autograd.recorded_operations import Operation
 from functx.autograd.recording import Recording
+from functx.core.builder import Builder
 from functx.core.program import Literal
 from functx.core.tracer import Tracer
-from functx.core.tracing import Builder
 
 if TYPE_CHECKING:
     from functx.autograd.nodes import OperationSplit

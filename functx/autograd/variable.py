@@ -19,14 +19,11 @@ from functx.autograd import value_hooks, views
 from functx.autograd.conversions import ConvertibleArray
 from functx.autograd.hooks import NodeHooks, dead_reference
 from functx.autograd.modes import check_outside_transforms, current_modes
-from functx.autograd.nodes import (
-    AccumulateGrad,
-    Edge,
-    Node,
-)
+from functx.autograd.nodes import AccumulateGrad, Edge, Node
 from functx.autograd.recorded import Recorded, capture_in_step, constant, step_traces
 from functx.autograd.recording import Recording
 from functx.autograd.views import VersionCounter, ViewOf
+from functx.core.builder import Builder
 from functx.core.errors import (
     ArgumentError,
     AutogradError,
@@ -44,7 +41,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Literal, Program, Var
 from functx.core.strides import row_major_strides
 from functx.core.tracer import aval_of, context_builder, current_builder, variables
-from functx.core.tracing import Builder, eval_context, refuse_in_transform
+from functx.core.tracing import eval_context, refuse_in_transform
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayOrList, DTypeLike, NumPyArray
 from functx.core.wrappers import is_wrapper

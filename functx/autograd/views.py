@@ -13,6 +13,7 @@ from functx import ops
 from functx.autograd.modes import current_modes, grad_mode
 from functx.autograd.nodes import Edge, OverwrittenNode, operand_watch
 from functx.autograd.recorded import capture_in_step, step_traces
+from functx.core.builder import Builder
 from functx.core.errors import (
     CapturedWriteError,
     LeafWriteError,
@@ -21,7 +22,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive_families import View
 from functx.core.tracer import current_builder
-from functx.core.tracing import Builder, refuse_in_transform
+from functx.core.tracing import refuse_in_transform
 from functx.numpy import mutation
 
 if TYPE_CHECKING:

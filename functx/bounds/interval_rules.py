@@ -24,7 +24,7 @@ from functx.bounds.interval import (
 from functx.core.caches import invalidate_caches
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact

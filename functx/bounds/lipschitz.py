@@ -11,12 +11,7 @@ from typing import Any
 from functx import ops
 from functx.bounds.boxes import Box, flat, on_boxes, pairs
 from functx.bounds.interval import INFINITY, bounds_of, is_nan
-from functx.bounds.monotonicity import (
-    LOCALLY_CONSTANT,
-    NONEXPANSIVE,
-    PASSING,
-    SMOOTH,
-)
+from functx.bounds.monotonicity import LOCALLY_CONSTANT, NONEXPANSIVE, PASSING, SMOOTH
 from functx.bounds.operator_norms import (
     Varying,
     affine_norm,
@@ -30,7 +25,7 @@ from functx.bounds.relaxations import is_affine, program_of, slope_bounds
 from functx.core.errors import ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import Rewrite, apply, bind_equation, interpret
 from functx.core.tracer import aval_of
 from functx.core.tracing import trace_closed

@@ -16,7 +16,7 @@ from functx.ops import (
     special,
     views,
 )
-from functx.ops.arithmetic import HalfIntegerPow
+from functx.ops.powers import HalfIntegerPow
 from functx.ops.softmaxes import LogSumExp, Softmax
 from functx.transforms.control import predication
 

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from functx.core.backend import backend
+from functx.core.builder import Builder
 from functx.core.captured_state import CapturedState
 from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
 from functx.core.functionalization import functionalized_atom
 from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.tracer import Tracer, check_not_escaped, current_builder, with_parents
-from functx.core.tracing import Builder, eval_context
+from functx.core.tracing import eval_context
 from functx.core.types import is_inexact
 from functx.core.typing import ArrayLike, NumPyArray
 

@@ -13,8 +13,8 @@ from functx.core.source_info import Source, source_line, user_source
 from functx.core.tracebacks import hide_callers
 
 if TYPE_CHECKING:
+    from functx.core.builder import Builder
     from functx.core.tracer import Tracer
-    from functx.core.tracing import Builder
 
 
 class FunctxError(Exception):

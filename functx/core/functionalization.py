@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx.core.builder import Builder
 from functx.core.context import ContextValue
 from functx.core.dead_code import dce_equations
 from functx.core.effects import Effect
@@ -17,13 +18,8 @@ from functx.core.primitive_families import CopiesOperand, View
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.strides import MemoryOrder, Strides, differ_by_unit_dims, row_major_strides
-from functx.core.tracer import (
-    Tracer,
-    as_numpy_array,
-    check_gradient_kept,
-    current_builder,
-)
-from functx.core.tracing import Builder, run_and_finish, trace_closed
+from functx.core.tracer import Tracer, as_numpy_array, check_gradient_kept, current_builder
+from functx.core.tracing import run_and_finish, trace_closed
 from functx.core.typing import Value
 
 _NO_HISTORIES: Mapping[int, Any] = MappingProxyType({})

@@ -22,7 +22,7 @@ from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike
 
 if TYPE_CHECKING:
-    from functx.core.tracing import Builder
+    from functx.core.builder import Builder
 
 
 def result_strides(

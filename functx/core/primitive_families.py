@@ -121,7 +121,7 @@ class HasPrograms(Primitive, abstract=True):
         """As `Primitive.__call__`, with the captured values of sub-programs as further operands."""
         if not self.has_captures:
             return bind(self, args)
-        from functx.core.program_editing import bind_with_captures
+        from functx.core.captures import bind_with_captures
 
         return bind_with_captures(self, args)
 

@@ -372,7 +372,7 @@ class Program:
         With `trees`, arguments and result are pytrees; otherwise each argument is an array, and the
         result is a list of arrays.
         """
-        from functx.core.program_editing import call_program
+        from functx.core.program_calls import call_program
 
         return call_program(self, args, kwargs)
 

@@ -184,7 +184,7 @@ def interpret(
     outer = builder.source
     equations: Sequence[Equation] = program.equations
     if program.has_captures:
-        from functx.core.program_editing import split_captured
+        from functx.core.captures import split_captured
 
         captured, equations = split_captured(program)
         env.update((v, constant(builder.tracer(x))) for v, x in captured.items())

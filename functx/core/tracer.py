@@ -36,7 +36,7 @@ from functx.core.typing import ArrayLike, NumPyArray
 from functx.core.wrappers import is_wrapper, plain_types, wrapper_aval, wrapper_types
 
 if TYPE_CHECKING:
-    from functx.core.tracing import Builder
+    from functx.core.builder import Builder
 
 
 _view, _copy = np.ndarray.view, np.ndarray.copy

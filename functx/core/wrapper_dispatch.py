@@ -188,7 +188,7 @@ class WrapperRecorder:
     def record_program(program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of a program on operands of wrapper types, equation by equation."""
         from functx.core.binding import bind
-        from functx.core.program_editing import hoist_captures
+        from functx.core.captures import hoist_captures
 
         program, captured = hoist_captures(program)
         env: dict[Atom, Any] = dict(zip(program.inputs, [*args, *captured], strict=True))

@@ -17,12 +17,7 @@ from functx.core import tree
 from functx.core.checking import check_operands
 from functx.core.dead_code import dce_equations
 from functx.core.errors import ArgnumsError, ArgumentError, EffectError, type_name
-from functx.core.masks import (
-    inexact_mask,
-    mask_of,
-    scatter_where,
-    select_where,
-)
+from functx.core.masks import inexact_mask, mask_of, scatter_where, select_where
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.program_editing import inline, replace_program_fields
 from functx.core.rewriting import Rewrite, cached_rewrite
@@ -51,9 +46,10 @@ from functx.transforms.call_primitive import (
 )
 from functx.transforms.control.body_tracing import is_linearizing
 from functx.transforms.control.scan import Scan
-from functx.transforms.dce import DropZeroInputs, RemoveEffects, nonzero_output_mask
+from functx.transforms.dce import RemoveEffects
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.linear_transpose import transpose_call
+from functx.transforms.symbolic_zeros import DropZeroInputs, nonzero_output_mask
 from functx.transforms.tracing_api import avals_of, trace_function
 
 if TYPE_CHECKING:

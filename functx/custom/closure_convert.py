@@ -11,7 +11,7 @@ import jax.core
 from functx import ops
 from functx.core import tree
 from functx.core.errors import ArgumentError, RuleError
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of
 from functx.core.types import ShapedArray, is_inexact

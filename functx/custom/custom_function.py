@@ -29,7 +29,7 @@ from functx.core.masks import inexact_mask, select_where
 from functx.core.named_axes import AxisNames, batched_axis_names
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import Record, Rewrite, cached_rewrite, field
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import current_builder
@@ -37,11 +37,7 @@ from functx.core.tracing import trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray
 from functx.core.typing import Avals, Dim, Dims, Flags, Function, PyTree, Value, Values
-from functx.custom.drawing_functions import (
-    StateThreading,
-    call_with_states,
-    states_moved_on,
-)
+from functx.custom.drawing_functions import StateThreading, call_with_states, states_moved_on
 from functx.custom.rule_tracing import (
     Activity,
     Captures,
@@ -58,7 +54,7 @@ from functx.ops.operands import batch_size
 from functx.transforms.aliasing import call_outside_trace
 from functx.transforms.argument_names import check_callable, copy_function_metadata, function_name
 from functx.transforms.batching import Batch, BatchWithInferredOutDims
-from functx.transforms.dce import continued_state, state_operand
+from functx.transforms.symbolic_zeros import continued_state, state_operand
 from functx.transforms.tracing_api import avals_of, trace_function
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from functx.core.masks import (
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, Var
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracing import trace_closed
@@ -44,16 +44,11 @@ from functx.custom.rule_tracing import (
     rule_programs,
 )
 from functx.transforms.argument_names import as_decorator, check_callable, function_name
-from functx.transforms.dce import (
-    Subprogram,
-    ZeroPropagation,
-    dependents_of,
-    is_zero_literal,
-    zero_filled_variables,
-)
+from functx.transforms.dce import Subprogram, dependents_of
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_call, transpose_program
 from functx.transforms.rule_checks import check_linear
+from functx.transforms.symbolic_zeros import ZeroPropagation, is_zero_literal, zero_filled_variables
 from functx.transforms.tangents import unflatten_tangents
 
 

@@ -16,7 +16,7 @@ from functx.core.errors import DTypeError, MissingRuleError, ShapeError, TreeErr
 from functx.core.masks import scatter_where
 from functx.core.primitive import Primitive, is_linear_input
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracebacks import api_boundary

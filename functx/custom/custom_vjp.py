@@ -21,7 +21,8 @@ from functx.core.masks import (
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program
-from functx.core.program_editing import apply_program, replace_program_fields
+from functx.core.program_calls import apply_program
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracebacks import filter_traceback
@@ -56,10 +57,11 @@ from functx.custom.rule_tracing import (
 )
 from functx.ops.autodiff import raise_refusal, refused
 from functx.transforms.argument_names import as_decorator, check_callable
-from functx.transforms.dce import Subprogram, dependents_of, is_zero_array, used_variables
+from functx.transforms.dce import Subprogram, dependents_of, used_variables
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_call, transpose_program
 from functx.transforms.rule_checks import check_linear
+from functx.transforms.symbolic_zeros import is_zero_array
 from functx.transforms.tangents import unflatten_tangents
 
 

@@ -10,7 +10,7 @@ from functx.core.errors import ArgumentError, TreeError
 from functx.core.masks import inexact_mask, scatter_where, select_where
 from functx.core.named_axes import Axis
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import aval_of
 from functx.core.types import is_inexact

@@ -12,22 +12,13 @@ from functx.core.errors import HookResultError
 from functx.core.masks import mask_of, set_result_masks
 from functx.core.primitive import LinearInput
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracer import aval_of, current_builder
 from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray, is_inexact
-from functx.core.typing import (
-    ArrayLike,
-    Cotangents,
-    Dim,
-    Mask,
-    PyTree,
-    Tangent,
-    Value,
-    Values,
-)
+from functx.core.typing import ArrayLike, Cotangents, Dim, Mask, PyTree, Tangent, Value, Values
 from functx.custom.custom_function import has_jax_tracers
 from functx.ops.families import UnchangedValue
 from functx.ops.operands import batch_size

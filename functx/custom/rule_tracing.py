@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from functx.core import tree
+from functx.core.builder import Builder
 from functx.core.caches import IdentityKey
 from functx.core.config import contextual_key
 from functx.core.context import ContextValue
@@ -28,7 +29,7 @@ from functx.core.program_editing import substitute_atoms
 from functx.core.replaced_state import replaced_state, state_of_call
 from functx.core.rewriting import Record, cached_rewrite, user_rule_runs
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import Builder, run_and_finish
+from functx.core.tracing import run_and_finish
 from functx.core.tree import TreeDef
 from functx.core.typing import Avals, Function, PyTree, Value, Values
 from functx.transforms.aliasing import capture_key

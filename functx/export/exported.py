@@ -13,11 +13,8 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, ExportError, ValueRangeError, type_name
 from functx.core.memory_layouts import noncontiguous_strides
 from functx.core.program import Program
-from functx.core.program_editing import (
-    argument_structure_error,
-    cast_scalar,
-    replace_program_fields,
-)
+from functx.core.program_calls import argument_structure_error, cast_scalar
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import aval_of, recording_operand, variables

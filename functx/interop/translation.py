@@ -35,7 +35,7 @@ from functx.core.masks import (
 from functx.core.primitive import Primitive
 from functx.core.program import Literal as FunctxLiteral
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.samples import f32, sample
 from functx.core.tracer import PRNGKeyTracer, Tracer, aval_of
 from functx.core.tracing import trace

@@ -14,6 +14,7 @@ import numpy as np
 from functx import ops
 from functx.core.backend import backend
 from functx.core.caches import Cache
+from functx.core.captures import hoist_captures
 from functx.core.concretization import Guard
 from functx.core.config import config, contextual_key, outline_mode
 from functx.core.effects import Effect
@@ -23,16 +24,9 @@ from functx.core.memory_layouts import noncontiguous_strides, result_strides
 from functx.core.primitive import Primitive
 from functx.core.primitive_families import HasHostKernel, HasPrograms, View
 from functx.core.program import Equation, Literal, Program, Var
-from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.strides import MemoryOrder, in_memory_order, row_major_strides
-from functx.core.tracer import (
-    HOST_ARRAY_TYPES,
-    as_ndarray,
-    aval_of,
-    copy_as_ndarray,
-    is_jax_tracer,
-)
+from functx.core.tracer import HOST_ARRAY_TYPES, as_ndarray, aval_of, copy_as_ndarray, is_jax_tracer
 from functx.core.types import ShapedArray, real_dtype, threefry_partitionable, x64_enabled
 from functx.core.typing import ArrayLike, Avals, Function, NumPyArray, Value, Values
 from functx.lowering.argument_checks import check_usable

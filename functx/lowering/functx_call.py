@@ -11,6 +11,7 @@ from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from functx.core.backend import backend
+from functx.core.builder import hoist_captures_into_args
 from functx.core.caches import garbage_collection
 from functx.core.config import outline_mode
 from functx.core.effects import is_ordered
@@ -19,7 +20,6 @@ from functx.core.masks import indices_where, inexact_mask, select_where
 from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.rewriting import Rewrite, cached_rewrite
-from functx.core.tracing import hoist_captures_into_args
 from functx.core.types import is_inexact
 from functx.core.typing import (
     ArrayLike,

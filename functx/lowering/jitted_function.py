@@ -15,10 +15,10 @@ from functx.core import tree
 from functx.core.backend import backend
 from functx.core.caches import Cache, clear_on_rule_change, garbage_collection
 from functx.core.captured_state import state_table
+from functx.core.captures import hoist_captures
 from functx.core.config import TraceOptions, config, trace_options
 from functx.core.errors import ArgumentError, ReplacedStateError, type_name
 from functx.core.named_axes import bound_axes
-from functx.core.program_editing import hoist_captures
 from functx.core.replaced_state import (
     ModulesRead,
     StateRead,

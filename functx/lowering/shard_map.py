@@ -38,7 +38,7 @@ from functx.core.named_axes import (
 )
 from functx.core.primitive_families import HasDCE
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import Rewrite, apply, cached_rewrite
 from functx.core.samples import LazySamples, f64, sample
 from functx.core.tracer import Tracer

@@ -12,6 +12,7 @@ import numpy as np
 from functx import ops
 from functx.core.argument_errors import explain, is_call_with_keys
 from functx.core.backend import backend
+from functx.core.builder import Builder
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -25,14 +26,7 @@ from functx.core.errors import (
 from functx.core.memory_layouts import storage_base, view_base
 from functx.core.program import Literal
 from functx.core.source_info import user_frame
-from functx.core.tracer import (
-    Tracer,
-    as_numpy_array,
-    aval_of,
-    check_gradient_kept,
-    current_builder,
-)
-from functx.core.tracing import Builder
+from functx.core.tracer import Tracer, as_numpy_array, aval_of, check_gradient_kept, current_builder
 from functx.core.types import DType, ShapedArray, kind
 from functx.core.typing import ArrayOrList, Index, NumPyArray, Out, Value
 from functx.core.wrappers import is_wrapper

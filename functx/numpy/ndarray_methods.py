@@ -14,6 +14,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
+from functx.core.builder import Builder
 from functx.core.rewriting import apply
 from functx.core.tracer import (
     FUNCTX_ARRAY_TYPES,
@@ -25,7 +26,7 @@ from functx.core.tracer import (
     memory_owner,
     ndarray,
 )
-from functx.core.tracing import Builder, trace, trace_closed
+from functx.core.tracing import trace, trace_closed
 from functx.core.types import SHORT_NAMES, canonical_dtype
 from functx.core.typing import DTypeLike, Index, NumPyArray, Value
 from functx.core.wrappers import is_wrapper
@@ -33,11 +34,7 @@ from functx.lowering.execution import has_other_bytes
 from functx.numpy import indexing, mutation
 from functx.numpy.boolean_masks import OPERATOR_SYMBOLS
 from functx.numpy.indexer import cast_for_assignment
-from functx.numpy.tracer_methods import (
-    OPERATORS,
-    make_operator_pair,
-    missing_attribute_of_array,
-)
+from functx.numpy.tracer_methods import OPERATORS, make_operator_pair, missing_attribute_of_array
 
 __all__ = ["ndarray"]
 

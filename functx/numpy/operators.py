@@ -37,7 +37,7 @@ from functx.numpy.ufuncs import (
     unary_ufunc,
     with_name_and_doc,
 )
-from functx.ops import arithmetic, logic, transcendental
+from functx.ops import arithmetic, logic, powers, transcendental
 from functx.ops.operands import literal
 
 __all__ = [
@@ -172,13 +172,13 @@ abs = absolute
 @make_ufunc
 def square(x: ArrayOrList, /) -> Value:
     """x * x."""
-    return arithmetic.square(*promote_numeric(x))
+    return powers.square(*promote_numeric(x))
 
 
 @make_ufunc
 def reciprocal(x: ArrayOrList, /) -> Value:
     """1 / x; integers become floating point."""
-    return arithmetic.reciprocal(*promote_inexact(x))
+    return powers.reciprocal(*promote_inexact(x))
 
 
 @make_ufunc
@@ -193,7 +193,7 @@ def power(x: ArrayOrList, y: ArrayOrList, /) -> Value:
         result = _static_power(x, y)
         if result is not None:
             return copy_if_same_memory(result, x)
-    return arithmetic.pow(*promote_numeric(x, y))
+    return powers.pow(*promote_numeric(x, y))
 
 
 _SHORT_POWERS = (0.5, *(float(n) for n in range(-8, 9)))
@@ -214,7 +214,7 @@ def _static_power(x: ArrayLike, y: float) -> Value | None:
                 fix="Convert the base with astype(float), or write a float as the exponent.",
             )
         (x,) = promote_numeric(x)
-    return arithmetic.square(x) if y == 2 else arithmetic.integer_pow(x, int(y))
+    return powers.square(x) if y == 2 else powers.integer_pow(x, int(y))
 
 
 @make_ufunc

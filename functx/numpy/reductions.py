@@ -38,7 +38,7 @@ from functx.numpy.promotion import (
     number_literal,
     promote_inexact,
 )
-from functx.ops import arithmetic
+from functx.ops import arithmetic, powers
 from functx.ops.operands import as_bool, canonical_axes, canonical_axis, literal
 from functx.ops.statistics import StandardDeviation, Variance
 
@@ -541,7 +541,7 @@ def _masked_variance(
 def _squared_magnitude(x: Value) -> Value:
     if is_complex(aval_of(x).dtype):
         return ops.real(ops.mul(x, ops.conj(x)))
-    return arithmetic.square(x)
+    return powers.square(x)
 
 
 @as_one_program

@@ -9,6 +9,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
+from functx.core.builder import Builder
 from functx.core.concretization import (
     check_not_differentiated,
     concretize,
@@ -30,7 +31,6 @@ from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracer import Tracer, current_builder
-from functx.core.tracing import Builder
 from functx.core.typing import DTypeLike, Index, NumPyArray
 from functx.numpy import indexing
 from functx.transforms.batching import Batch

@@ -37,6 +37,7 @@ from functx.ops.linear_algebra import *  # noqa: F403
 from functx.ops.linear_systems import *  # noqa: F403
 from functx.ops.logic import *  # noqa: F403
 from functx.ops.parallel import *  # noqa: F403
+from functx.ops.powers import *  # noqa: F403
 from functx.ops.reductions import *  # noqa: F403
 from functx.ops.scattering import *  # noqa: F403
 from functx.ops.segments import *  # noqa: F403

@@ -10,6 +10,7 @@ import numpy as np
 
 from functx import ops
 from functx.core.backend import backend
+from functx.core.builder import Builder
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.index_sets import DependentOperand, IndexSets, Sets
 from functx.core.masks import mask_of
@@ -19,7 +20,6 @@ from functx.core.program import Atom, Var
 from functx.core.samples import EXACT
 from functx.core.strides import MemoryOrder
 from functx.core.tracer import Tracer, aval_of
-from functx.core.tracing import Builder
 from functx.core.types import DType, ShapedArray, is_inexact, kind
 from functx.core.typing import (
     ArrayLike,

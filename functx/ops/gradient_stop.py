@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from functx.core.builder import Builder
 from functx.core.effects import Effect
 from functx.core.memory_layouts import view_base
 from functx.core.program import Atom, Equation, Var, subprograms
 from functx.core.tracer import Tracer, current_builder
-from functx.core.tracing import Builder
 from functx.core.types import is_inexact
 from functx.ops.autodiff import Detach
 

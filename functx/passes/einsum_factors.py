@@ -13,7 +13,7 @@ from functx.core.types import is_floating
 from functx.ops.convolution import Convolution, permuted_shape
 from functx.ops.operands import minus_one, tuple_delete
 from functx.passes.convolution_patches import Patches
-from functx.transforms.dce import is_zero_array
+from functx.transforms.symbolic_zeros import is_zero_array
 
 
 class Label:

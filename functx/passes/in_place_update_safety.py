@@ -17,9 +17,10 @@ import numpy as np
 
 from functx import ops
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.program_editing import map_equations, replace_program_fields
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite
 from functx.core.tracer import Tracer
+from functx.core.tracing import map_equations
 from functx.core.types import ShapedArray
 from functx.core.typing import Value, Values
 from functx.ops.dynamic_slicing import clamp_starts

@@ -26,7 +26,7 @@ from functx.passes.sums_of_products import SumOfEinsums, expand_sum, is_sum
 from functx.transforms.batching import Batch, add_axis
 from functx.transforms.call_primitive import Call
 from functx.transforms.control.scan import Scan
-from functx.transforms.dce import is_zero_array
+from functx.transforms.symbolic_zeros import is_zero_array
 
 _MAX_HOIST_ROUNDS = 4
 

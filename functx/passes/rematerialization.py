@@ -18,7 +18,8 @@ from functx.core.config import MemoryBudget, TraceOptions, format_bytes, memory_
 from functx.core.context import ContextValue
 from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Atom, Equation, Program, Var
-from functx.core.program_editing import apply_program, replace_program_fields
+from functx.core.program_calls import apply_program
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Record, Rewrite, cached_rewrite
 from functx.core.source_info import warn_at_user_line
 from functx.core.tracer import current_builder
@@ -26,10 +27,13 @@ from functx.core.types import is_inexact
 from functx.core.typing import Value
 from functx.passes.costs import bytes_of
 from functx.passes.memory_planning import join_split, temporary_bytes
-from functx.passes.min_cut import MinCutConfig, Partition, min_cut_partition
+from functx.passes.min_cut import min_cut_partition
+from functx.passes.partition import Partition
+from functx.passes.recompute_heuristics import MinCutConfig
 from functx.transforms.call_primitive import Call, RematerializedCall
-from functx.transforms.dce import DropZeroInputs, loop_invariant_variables, with_io
+from functx.transforms.dce import loop_invariant_variables, with_io
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
+from functx.transforms.symbolic_zeros import DropZeroInputs
 
 Indices = tuple[int, ...]
 

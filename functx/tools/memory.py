@@ -17,7 +17,8 @@ from functx.core.config import format_bytes
 from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, Var, subprograms
-from functx.core.program_editing import call_program_flat, replace_program_fields
+from functx.core.program_calls import call_program_flat
+from functx.core.program_editing import replace_program_fields
 from functx.core.source_info import BackwardSource, backward_source, describe_source
 from functx.core.tracer import current_builder
 from functx.core.types import ShapedArray

@@ -40,22 +40,20 @@ from functx.core.typing import (
 from functx.ops.operands import batch_size
 from functx.transforms.batching import BatchWithInferredOutDims
 from functx.transforms.coefficients import Series
-from functx.transforms.dce import (
-    DropZeroInputs,
-    Subprogram,
-    active_outputs,
-    continued_state,
-    dce_program,
-    nonzero_output_mask,
-    programs_run,
-    state_operand,
-    with_programs,
-)
+from functx.transforms.dce import Subprogram, active_outputs, dce_program
 from functx.transforms.forward_mode import Linearize, canonicalize_for_ad
 from functx.transforms.jet_rewrite import run_jet_programs
 from functx.transforms.linear_transpose import transpose_call
 from functx.transforms.reverse_mode import trace_vjp_split
 from functx.transforms.series import SeriesEvaluator
+from functx.transforms.symbolic_zeros import (
+    DropZeroInputs,
+    continued_state,
+    nonzero_output_mask,
+    programs_run,
+    state_operand,
+    with_programs,
+)
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

@@ -13,6 +13,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
 from functx.core.caches import clear_on_rule_change
+from functx.core.captures import close_over
 from functx.core.config import contextual_key
 from functx.core.context import ContextValue
 from functx.core.decompositions import (
@@ -30,16 +31,10 @@ from functx.core.decompositions import (
 from functx.core.errors import ArgumentError, DecompositionError, FunctxError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
-from functx.core.program_editing import cast_scalar, close_over, map_equations
-from functx.core.rewriting import (
-    Rewrite,
-    apply,
-    bind_equation,
-    cached_rewrite,
-    user_rule_runs,
-)
+from functx.core.program_calls import cast_scalar
+from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, user_rule_runs
 from functx.core.tracer import aval_of, current_builder
-from functx.core.tracing import trace_closed
+from functx.core.tracing import map_equations, trace_closed
 from functx.core.types import ShapedArray, x64_enabled
 from functx.core.typing import Function, PyTree, Value, Values
 from functx.ops.families import Elementwise

@@ -11,12 +11,13 @@ from functools import partial
 from typing import ClassVar
 
 from functx import ops
+from functx.core.builder import LinearBuilder
 from functx.core.masks import run_rule, scatter_where, select_where
 from functx.core.program import Atom, Equation, Literal, Program, Var, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, bind_equation, cached_rewrite, interpret, user_rule_runs
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import LinearBuilder, run_and_finish, trace_closed
+from functx.core.tracing import run_and_finish, trace_closed
 from functx.core.types import ShapedArray, is_floating, is_inexact
 from functx.core.typing import Flags, Mask, Tangent, Tangents, Value, Values
 from functx.ops.families import Elementwise

@@ -12,9 +12,10 @@ from functx.core.tracing import trace_closed
 from functx.core.types import ShapedArray
 from functx.core.typing import Flags, Value, Values
 from functx.transforms.coefficients import Coefficient, Curves, Series
-from functx.transforms.dce import active_outputs, nonzero_output_mask
+from functx.transforms.dce import active_outputs
 from functx.transforms.forward_mode import canonicalize_for_ad
 from functx.transforms.series import SeriesEvaluator
+from functx.transforms.symbolic_zeros import nonzero_output_mask
 
 
 class JetRewrite(Rewrite[Program]):

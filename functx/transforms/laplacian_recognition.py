@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from functx import ops
 from functx.core import tree
+from functx.core.builder import Builder
 from functx.core.concretization import is_concrete_literal
 from functx.core.config import config
 from functx.core.dead_code import dce_equations
@@ -20,7 +21,6 @@ from functx.core.primitive import Primitive
 from functx.core.primitive_families import CopiesOperand, View
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import Builder
 from functx.core.types import Shape, is_complex, is_inexact
 from functx.core.typing import ArrayLike, Dim, Function, PyTree, Value
 from functx.ops.views import AsStrided

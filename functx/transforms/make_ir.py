@@ -13,10 +13,10 @@ from functx.core.errors import FunctionalizeError
 from functx.core.named_axes import Axis, bind_named_axes, bound_axes
 from functx.core.primitive_families import View
 from functx.core.program import Equation, Program
-from functx.core.program_editing import map_equations
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracer import HOST_ARRAY_TYPES, Tracer, abstractify, current_builder
+from functx.core.tracing import map_equations
 from functx.core.types import shape_dtype_struct
 from functx.core.typing import Avals, Function, PyTree, Values
 from functx.ops.views import Copy

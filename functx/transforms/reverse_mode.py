@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from functx import ops
+from functx.core.builder import LinearBuilder
 from functx.core.context import ContextValue
 from functx.core.errors import RuleError
 from functx.core.masks import inexact_mask, mask_of, run_rule, scatter_where, select_where
@@ -18,13 +19,14 @@ from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, bind_equation, interpret, user_rule_runs
 from functx.core.source_info import BackwardSource, Source, backward_source, expression_key
 from functx.core.tracer import Tracer, aval_of, current_builder
-from functx.core.tracing import LinearBuilder, trace, trace_closed
+from functx.core.tracing import trace, trace_closed
 from functx.core.types import is_inexact
 from functx.core.typing import Cotangent, Flags, Mask, PyTree, Tangent, Value, Values
 from functx.ops.families import Elementwise, unite_masks
-from functx.transforms.dce import symbolize_zeros, varying_output_mask
+from functx.transforms.dce import varying_output_mask
 from functx.transforms.forward_mode import canonicalize_for_ad, instantiate_masks
 from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
+from functx.transforms.symbolic_zeros import symbolize_zeros
 
 
 class TapeEntry(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from functx import ops
+from functx.core.builder import Builder
 from functx.core.captured_state import CapturedState
 from functx.core.concretization import UnknownValues, concretize
 from functx.core.dead_code import dce_equations
@@ -17,7 +18,6 @@ from functx.core.named_axes import AxisNames
 from functx.core.program import Atom, Literal, Program, Var
 from functx.core.rewriting import apply
 from functx.core.tracer import Tracer, aval_of, is_jax_tracer, is_variable
-from functx.core.tracing import Builder
 from functx.core.types import ShapedArray
 from functx.core.typing import ArrayLike, Dim, Flags, NumPyArray, Value
 from functx.transforms.batching import Batch

@@ -18,27 +18,17 @@ from functx.core.named_axes import AxisNames
 from functx.core.primitive import Primitive
 from functx.core.primitive_families import HasJet, HasPrograms
 from functx.core.program import Atom, Equation, Program, Var
-from functx.core.rewriting import (
-    Rewrite,
-    bind_equation,
-    interpret,
-    rewrite_by_structure,
-)
+from functx.core.rewriting import Rewrite, bind_equation, interpret, rewrite_by_structure
 from functx.core.tracer import Tracer, aval_of, current_builder
 from functx.core.types import ShapedArray, is_floating, is_inexact
 from functx.core.typing import Flags, Value
 from functx.ops.families import Elementwise
 from functx.transforms.batching import interpret_batched
 from functx.transforms.coefficients import Coefficient, Curves, Series, UncollapsedError, scaled
-from functx.transforms.dce import (
-    RemoveEffects,
-    active_outputs,
-    nonzero_output_mask,
-    varying_output_mask,
-    with_io,
-)
+from functx.transforms.dce import RemoveEffects, active_outputs, varying_output_mask, with_io
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.symbolic_zeros import nonzero_output_mask
 
 
 class TangentRule(NamedTuple):
@@ -104,7 +94,7 @@ class SeriesEvaluator:
         env: dict[Any, Series] = dict(zip(program.inputs, args, strict=True))
         equations: Sequence[Equation] = program.equations
         if program.has_captures:
-            from functx.core.program_editing import split_captured
+            from functx.core.captures import split_captured
 
             captured, equations = split_captured(program)
             env.update((v, Series.constant(builder.tracer(x))) for v, x in captured.items())

@@ -18,8 +18,8 @@ from functx.aot import (
 )
 from functx.autograd import Variable
 from functx.core.errors import ArgumentError, GradientError, ProgramError, ValueRangeError
-from functx.passes import min_cut
-from functx.passes.min_cut import INFINITE_CAPACITY, FlowNetwork
+from functx.passes.max_flow import INFINITE_CAPACITY, FlowNetwork
+from functx.passes.partition import partition_at
 from functx.transforms.reverse_mode import SplitVJP
 
 X = onp.linspace(0.2, 0.9, 3, dtype=onp.float32)
@@ -455,7 +455,7 @@ def test_a_cut_that_saves_too_little_names_the_missing_value():
     with pytest.raises(
         ProgramError, match=r"`x`: f32\[3\], made by an input, which is neither"
     ) as e:
-        min_cut.partition_at(joint, [])
+        partition_at(joint, [])
     assert "saved: nothing" in str(e.value)
 
 

@@ -14,8 +14,8 @@ from functx import compiled_autograd
 from functx.autograd import Variable, grad, no_grad
 from functx.autograd.recorded_operations import operation_of
 from functx.autograd.recording import Recording, current_recording
+from functx.core.captures import close_over
 from functx.core.errors import AutogradError
-from functx.core.program_editing import close_over
 from functx.core.tracing import trace
 from functx.core.types import ShapedArray
 from tests.lowering.compiling import compilations

@@ -19,6 +19,7 @@ from functx.ops import (
     arithmetic,
     conversion,
     logic,
+    powers,
     special,
     transcendental,
 )
@@ -33,7 +34,8 @@ NUMBERS += [1e-3, 1e-5, 3.3e4, INF, -INF, NAN]
 PAIRS = np.array([(x, y) for x in NUMBERS for y in NUMBERS]).T
 
 ANY = {
-    arithmetic: "neg sign abs square reciprocal",
+    arithmetic: "neg sign abs",
+    powers: "square reciprocal",
     transcendental: "exp exp2 expm1 log log1p sqrt rsqrt logistic "
     "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh",
 }
@@ -43,13 +45,13 @@ REAL = {
     conversion: "floor ceil round is_finite",
 }
 COMPLEX = {conversion: "real imag conj"}
-ANY_PAIR = {arithmetic: "add sub mul div max min pow", logic: "eq ne"}
+ANY_PAIR = {arithmetic: "add sub mul div max min", powers: "pow", logic: "eq ne"}
 REAL_PAIR = {
     arithmetic: "rem nextafter",
     transcendental: "atan2",
     logic: "lt le gt ge",
 }
-INTEGER = {arithmetic: "neg sign square", logic: "bitwise_not population_count clz"}
+INTEGER = {arithmetic: "neg sign", powers: "square", logic: "bitwise_not population_count clz"}
 INTEGER_PAIR = {
     arithmetic: "add sub mul div rem max min",
     logic: "eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor shift_left shift_right_logical "
@@ -162,7 +164,7 @@ def test_integer_powers(dtype):
     x, y = np.meshgrid(np.arange(7), np.array([0, 1, 2, 3, 5, 9, 31]))
     x, y = x.astype(dtype), y.astype(dtype)
     power, fifth, zeroth = compute(
-        [arithmetic.pow, lambda x, _: arithmetic.pow(x, 5), lambda x, _: arithmetic.pow(x, 0)], x, y
+        [powers.pow, lambda x, _: powers.pow(x, 5), lambda x, _: powers.pow(x, 0)], x, y
     )
     np.testing.assert_array_equal(power, x**y)
     np.testing.assert_array_equal(fifth, x**5)
@@ -173,12 +175,12 @@ def test_integer_powers(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_a_python_int_exponent_multiplies(n, dtype):
     x = np.array([0.5, -2.0, 3.0], dtype) * (1 if dtype == "float32" else 1 + 0.5j)
-    np.testing.assert_allclose(compute([lambda x: arithmetic.pow(x, n)], x)[0], x**n, rtol=1e-5)
+    np.testing.assert_allclose(compute([lambda x: powers.pow(x, n)], x)[0], x**n, rtol=1e-5)
 
 
 def test_floats_to_the_power_of_integers():
     x, y = np.array([0.0, -2.0, 3.0, NAN], np.float32), np.array([0, 3, -1, 0], np.int32)
-    np.testing.assert_allclose(compute([arithmetic.pow], x, y)[0], [1, -8, 1 / 3, 1], rtol=1e-6)
+    np.testing.assert_allclose(compute([powers.pow], x, y)[0], [1, -8, 1 / 3, 1], rtol=1e-6)
 
 
 def test_round_to_even():
@@ -320,18 +322,18 @@ KINKS = {
     "atanh": (transcendental.atanh, [1.0, -1.0, 0.0], [INF, INF, 1]),
     "tanh": (transcendental.tanh, [0.0, INF, -INF], [1, 0, 0]),
     "logistic": (transcendental.logistic, [0.0, INF, -INF], [0.25, 0, 0]),
-    "reciprocal": (arithmetic.reciprocal, [0.0, 2.0], [-INF, -0.25]),
+    "reciprocal": (powers.reciprocal, [0.0, 2.0], [-INF, -0.25]),
     "floor": (conversion.floor, [0.0, 0.5], [0, 0]),
     "max": (lambda x: arithmetic.max(x, 1.0), [0.0, 1.0, 2.0, NAN], [0, 0.5, 1, 0]),
     "min": (lambda x: arithmetic.min(x, 1.0), [0.0, 1.0, 2.0], [1, 0.5, 0]),
     "clamp": (lambda x: logic.clamp(0.0, x, 1.0), [-1.0, 0, 0.5, 1, 2], [0, 0, 1, 0, 0]),
     "clamp low": (lambda x: logic.clamp(x, 0.5, 1.0), [0.0, 0.5, 0.7, 2], [0, 0, 1, 0]),
     "clamp high": (lambda x: logic.clamp(1.0, 0.5, x), [0.0, 1.0, 2.0], [1, 0, 0]),
-    "x**0": (lambda x: arithmetic.pow(x, 0), [0.0, 2.0], [0, 0]),
-    "x**0.": (lambda x: arithmetic.pow(x, 0.0), [0.0, 2.0], [0, 0]),
-    "x**1.": (lambda x: arithmetic.pow(x, 1.0), [0.0, -2.0], [1, 1]),
-    "x**2.": (lambda x: arithmetic.pow(x, 2.0), [0.0, -3.0], [0, -6]),
-    "0**x": (lambda x: arithmetic.pow(0.0, x), [0.0, 1.0, 2.5], [0, 0, 0]),
+    "x**0": (lambda x: powers.pow(x, 0), [0.0, 2.0], [0, 0]),
+    "x**0.": (lambda x: powers.pow(x, 0.0), [0.0, 2.0], [0, 0]),
+    "x**1.": (lambda x: powers.pow(x, 1.0), [0.0, -2.0], [1, 1]),
+    "x**2.": (lambda x: powers.pow(x, 2.0), [0.0, -3.0], [0, -6]),
+    "0**x": (lambda x: powers.pow(0.0, x), [0.0, 1.0, 2.5], [0, 0, 0]),
     "rem x": (lambda x: arithmetic.rem(x, 3.0), [7.0, -7.0, 0.5], [1, 1, 1]),
     "rem y": (lambda y: arithmetic.rem(7.0, y), [3.0, -3.0, 100.0, INF], [-2, 2, 0, 0]),
     "atan2": (lambda x: transcendental.atan2(x, 0.0), [0.0, 1.0], [0, 0]),
@@ -354,12 +356,12 @@ SECOND = {
     "tanh": (transcendental.tanh, lambda x: -2 * np.sinh(x) / np.cosh(x) ** 3),
     "logistic": (transcendental.logistic, lambda x: -np.sinh(x / 2) / (4 * np.cosh(x / 2) ** 3)),
     "expm1": (transcendental.expm1, np.exp),
-    "sqrt": (lambda x: transcendental.sqrt(arithmetic.square(x)), lambda x: 0 * x),
+    "sqrt": (lambda x: transcendental.sqrt(powers.square(x)), lambda x: 0 * x),
     "rsqrt": (transcendental.rsqrt, lambda x: np.where(x > 0, 0.75 * abs(x) ** -2.5, np.nan)),
     "abs": (arithmetic.abs, lambda x: 0 * x),
-    "x**3": (lambda x: arithmetic.pow(x, 3), lambda x: 6 * x),
-    "x**-1": (arithmetic.reciprocal, lambda x: 2 / x**3),
-    "x**3.": (lambda x: arithmetic.pow(x, 3.0), lambda x: 6 * x),
+    "x**3": (lambda x: powers.pow(x, 3), lambda x: 6 * x),
+    "x**-1": (powers.reciprocal, lambda x: 2 / x**3),
+    "x**3.": (lambda x: powers.pow(x, 3.0), lambda x: 6 * x),
 }
 
 
@@ -392,8 +394,8 @@ def test_saturated_slopes_are_not_lost_in_single_precision():
 def test_mixed_partials_of_a_power_are_right_where_the_exponent_is_zero():
     x, y = np.array([0.5, 2.0, 3.0]), np.array([0.0, 0.0, 1.0])
     want = x ** (y - 1) * (1 + y * np.log(x))
-    one = jit(slope(slope(arithmetic.pow, 0), 1))(x, y)
-    other = jit(slope(slope(arithmetic.pow, 1), 0))(x, y)
+    one = jit(slope(slope(powers.pow, 0), 1))(x, y)
+    other = jit(slope(slope(powers.pow, 1), 0))(x, y)
     np.testing.assert_allclose(one, want, rtol=1e-14)
     np.testing.assert_allclose(other, want, rtol=1e-14)
 
@@ -420,7 +422,7 @@ def test_the_order_of_polygamma_is_not_differentiated():
 
 
 COMPLEX_FUNCTIONS = [
-    arithmetic.square,
+    powers.square,
     arithmetic.sign,
     arithmetic.abs,
     conversion.conj,
@@ -435,8 +437,8 @@ COMPLEX_FUNCTIONS = [
     transcendental.asin,
     transcendental.acosh,
     transcendental.atan,
-    lambda z: arithmetic.pow(z, 3),
-    lambda z: arithmetic.pow(z, 1.5),
+    lambda z: powers.pow(z, 3),
+    lambda z: powers.pow(z, 1.5),
     lambda z: conversion.complex(conversion.real(z), arithmetic.abs(z)),
 ]
 
@@ -492,8 +494,8 @@ ERRORS = [
     (DTypeError, lambda: arithmetic.add(np.zeros(2, np.float32), np.zeros(2, np.int32))),
     (DTypeError, lambda: transcendental.exp(np.zeros(2, np.int32))),
     (DTypeError, lambda: logic.bitwise_and(np.zeros(2, np.float32), np.zeros(2, np.float32))),
-    (DTypeError, lambda: arithmetic.integer_pow(np.zeros(2, np.int32), -1)),
-    (DTypeError, lambda: arithmetic.pow(np.zeros(2, np.int8), np.zeros(2, np.int32))),
+    (DTypeError, lambda: powers.integer_pow(np.zeros(2, np.int32), -1)),
+    (DTypeError, lambda: powers.pow(np.zeros(2, np.int8), np.zeros(2, np.int32))),
     (DTypeError, lambda: logic.select(np.zeros(2, np.float32), 1.0, np.zeros(2, np.float32))),
     (DTypeError, lambda: conversion.real(np.zeros(2, np.float32))),
     (DTypeError, lambda: conversion.complex(np.zeros(2, np.float16), np.zeros(2, np.float16))),

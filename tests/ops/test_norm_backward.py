@@ -11,8 +11,9 @@ import functx
 from functx import aten, nn
 from functx.core.errors import ArgumentError, FunctxError, ShapeError
 from functx.core.rewriting import cached_rewrite
-from functx.ops.arithmetic import div, mul, square, sub
+from functx.ops.arithmetic import div, mul, sub
 from functx.ops.batch_norm import BatchNormInference
+from functx.ops.powers import square
 from functx.ops.shapes import broadcast_in_dim
 from functx.ops.statistics import Standardized, standardize, standardize_jacobian
 from functx.ops.transcendental import rsqrt

@@ -16,14 +16,16 @@ from functx.ops import (
     concatenation,
     conversion,
     logic,
+    powers,
     reductions,
     transcendental,
 )
-from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Pow, Sub
+from functx.ops.arithmetic import Add, Div, Mul, Sub
 from functx.ops.conversion import holds_exactly
 from functx.ops.dynamic_slicing import DynamicSlice
 from functx.ops.logic import Select
 from functx.ops.operands import literal
+from functx.ops.powers import IntegerPow, Pow
 from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape, Rev
 from functx.ops.slicing import Slice
 from functx.passes.reassociation import ReassociateContractions
@@ -38,7 +40,16 @@ from functx.testing.reference.interpreter import (
 from functx.tools import simplified
 from tests.lowering.test_random_repeats import VERBS, Steps
 
-MODULES = arithmetic, conversion, transcendental, concatenation, logic, reductions, transcendental
+MODULES = (
+    arithmetic,
+    powers,
+    conversion,
+    transcendental,
+    concatenation,
+    logic,
+    reductions,
+    transcendental,
+)
 ops = SimpleNamespace(**{k: v for module in MODULES for k, v in vars(module).items()})
 FLOATS = ["float32", "float16", "bfloat16"]
 WHOLE = ["int32", "uint8", "bool"]

@@ -52,12 +52,12 @@ from functx.autograd.recorded_operations import Operation
 from functx.autograd.recording import continue_recording, current_recording
 from functx.autograd.saved import PackedValue
 from functx.autograd.traced_recording import TracedRecording
+from functx.core.builder import Builder
+from functx.core.captures import close_over
 from functx.core.dead_code import dce_equations
 from functx.core.program import Atom, Literal, Program, Var
-from functx.core.program_editing import close_over
 from functx.core.source_info import unwrap_function
 from functx.core.tracer import Tracer
-from functx.core.tracing import Builder
 from functx.core.types import ShapedArray, is_complex
 from functx.transforms.call_primitive import Call
 

@@ -14,14 +14,15 @@ import numpy as np
 from functx import ops
 from functx.core.masks import select_where, split_list
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import Rewrite, Uncompared, apply
 from functx.core.tracing import trace_closed
 from functx.core.types import DType, ShapedArray
 from functx.core.typing import ArrayLike, Value, Values
 from functx.ops.families import Linear
 from functx.ops.operands import upcast_aval, upcast_half
-from functx.transforms.dce import ZeroPropagation, is_zero_array, loop_invariant_variables, with_io
+from functx.transforms.dce import loop_invariant_variables, with_io
+from functx.transforms.symbolic_zeros import ZeroPropagation, is_zero_array
 
 _SCALINGS = ops.Mul, ops.Div, ops.Neg
 

@@ -13,13 +13,14 @@ import numpy as np
 from functx import ops
 from functx.core import tree
 from functx.core.backend import backend
+from functx.core.builder import Builder, LinearBuilder
 from functx.core.errors import ArgumentError, BranchTypeError, CarryTypeError, type_name
 from functx.core.program import Atom, Program, Var, pad_input_names
 from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import Rewrite, apply
 from functx.core.source_info import Source, source_line, unwrap_function
 from functx.core.tracer import as_ndarray, aval_of, current_builder
-from functx.core.tracing import Builder, LinearBuilder, trace_closed
+from functx.core.tracing import trace_closed
 from functx.core.tree import TreeDef
 from functx.core.types import ShapedArray, promote_types
 from functx.core.typing import ArrayLike, Avals, Flags, Function, PyTree, Value, Values

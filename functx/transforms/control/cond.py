@@ -71,22 +71,20 @@ from functx.transforms.control.predication import (
     must_borrow_active,
     with_index_operands,
 )
-from functx.transforms.dce import (
+from functx.transforms.dce import Subprogram, UsedInputs, active_outputs
+from functx.transforms.forward_mode import JVPRewrite, Linearize
+from functx.transforms.jet_rewrite import run_jet_programs
+from functx.transforms.linear_transpose import Transpose
+from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.series import SeriesEvaluator
+from functx.transforms.symbolic_zeros import (
     DropZeroInputs,
-    Subprogram,
-    UsedInputs,
-    active_outputs,
     continued_state,
     nonzero_output_mask,
     programs_run,
     state_operand,
     with_programs,
 )
-from functx.transforms.forward_mode import JVPRewrite, Linearize
-from functx.transforms.jet_rewrite import run_jet_programs
-from functx.transforms.linear_transpose import Transpose
-from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.series import SeriesEvaluator
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

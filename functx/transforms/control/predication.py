@@ -47,13 +47,13 @@ import numpy as np
 from typing_extensions import TypeIs
 
 from functx import ops
+from functx.core.captures import Hoisting
 from functx.core.effects import Effect
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.masks import split_list
 from functx.core.primitive import Primitive
 from functx.core.primitive_families import HasPrograms, UpdatesInPlace
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
-from functx.core.program_editing import Hoisting
 from functx.core.rewriting import Rewrite, apply, bind_equation, cached_rewrite, interpret
 from functx.core.samples import EXACT, bool_, f32, i32, sample
 from functx.core.tracer import Tracer, aval_of
@@ -76,7 +76,7 @@ from functx.ops.families import TransposedByVJP, UnchangedValue
 from functx.ops.operands import batch_size, literal
 from functx.ops.philox import Draw, SelectState
 from functx.transforms.control.scan import Scan
-from functx.transforms.dce import continued_state, state_operand
+from functx.transforms.symbolic_zeros import continued_state, state_operand
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

@@ -24,7 +24,7 @@ from functx.core.masks import (
 from functx.core.primitive import Primitive
 from functx.core.primitive_families import HasDCE, HasJet, HasPrograms
 from functx.core.program import Program
-from functx.core.program_editing import apply_program
+from functx.core.program_calls import apply_program
 from functx.core.rewriting import Uncompared, cached_rewrite
 from functx.core.samples import LazySamples, f64, i32, sample
 from functx.core.tracer import current_builder

@@ -59,9 +59,7 @@ from functx.transforms.dce import (
     RemoveEffects,
     Subprogram,
     UsedInputs,
-    continued_state,
     fixed_point,
-    state_operand,
     take_first_outputs,
     with_io,
 )
@@ -69,6 +67,7 @@ from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.jet_rewrite import JetRewrite, ProgramSeries, groups_where
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.series import SeriesEvaluator
+from functx.transforms.symbolic_zeros import continued_state, state_operand
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext

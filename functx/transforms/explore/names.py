@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from functx.core.builder import Builder
 from functx.core.program import Atom, Var
-from functx.core.tracing import Builder
 from functx.transforms.explore.merging import Renaming
 from functx.transforms.explore.paths import Findings, Merge
 

@@ -14,13 +14,14 @@ import numpy as np
 
 from functx import ops
 from functx.core import tree
+from functx.core.builder import Builder
 from functx.core.concretization import UnknownValues
 from functx.core.effects import Effect
 from functx.core.functionalization import functionalized_atom
 from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.source_info import Source, frame_source
 from functx.core.tracer import Tracer, current_builder
-from functx.core.tracing import Builder, run_and_finish
+from functx.core.tracing import run_and_finish
 from functx.core.types import ShapedArray
 from functx.core.typing import Function, PyTree
 from functx.transforms.explore.arrivals import arrival_of, captured_arrays, define_variables
