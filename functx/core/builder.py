@@ -65,7 +65,7 @@ class Recognizer(Protocol):
 
 
 def _identity(x: object) -> Hashable:
-    """What tells `x` from other values: views of the same elements of a NumPy array are one value."""
+    """The key of `x` among captured values; views of the same elements of a NumPy array are one value."""
     if type(x) is np.ndarray and x.base is not None:
         return x.__array_interface__["data"][0], x.shape, x.strides, x.dtype
     return id(x)

@@ -40,7 +40,7 @@ class CapturedState:
     description = "a state"
     """The kind of the state in messages, with its article."""
     is_writable_under_vmap = False
-    """Whether a function under `vmap` may write to the state; `randomness` says what a batch draws."""
+    """Whether a function under `vmap` may write to the state; `randomness` chooses the draws of a batch."""
 
     @property
     def aval(self) -> ShapedArray:

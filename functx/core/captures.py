@@ -125,13 +125,13 @@ def bind_with_captures(primitive: HasPrograms, args: Sequence[Any]) -> list[Valu
 
 
 class Hoisting(NamedTuple, Generic[HoistedT]):
-    """The making of inputs from equations without operands, whose operations satisfy `chosen`.
+    """Replaces equations by inputs: those of operations without operands that satisfy `is_hoisted`.
 
-    `holds` says whether such equations are in the sub-programs of an operation.
+    `contains_hoisted` says whether the sub-programs of an operation have such equations.
     """
 
-    chosen: Callable[[Primitive], TypeIs[HoistedT]]
-    holds: Callable[[Primitive], bool]
+    is_hoisted: Callable[[Primitive], TypeIs[HoistedT]]
+    contains_hoisted: Callable[[Primitive], bool]
 
     def hoist_into(
         self, program: Program, hoisted: dict[HoistedT, Var]
@@ -142,11 +142,11 @@ class Hoisting(NamedTuple, Generic[HoistedT]):
         for eqn in program.equations:
             primitive = eqn.primitive
             inputs: Sequence[Atom] = [env.get(a, a) for a in eqn.inputs]
-            if self.chosen(primitive):
+            if self.is_hoisted(primitive):
                 (out,) = eqn.outputs
                 env[out] = hoisted.setdefault(primitive, Var(out.aval))
                 continue
-            if isinstance(primitive, HasPrograms) and self.holds(primitive):
+            if isinstance(primitive, HasPrograms) and self.contains_hoisted(primitive):
                 programs, operations = self.hoist_from_subprograms(primitive)
                 extras = [
                     [

@@ -189,7 +189,7 @@ def register(
 
 
 def remove(op: Primitives, *, table: str = "general") -> None:
-    """Remove what was registered for `op`, as in `register`, from a table.
+    """Remove the decompositions registered for `op`, as in `register`, from a table.
 
     The definitions of functx are used again. Nothing happens if nothing was registered.
     """

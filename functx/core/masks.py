@@ -1,4 +1,4 @@
-"""Masks: of sequences of values, and those that ride beside tangents and cotangents in a rule."""
+"""Masks that select from sequences, and masks of the zeros of tangents and cotangents in a rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class RuleMasks:
-    """The masks of the tangents or cotangents that a rule is given, and of those that it returns."""
+    """The masks of the tangents or cotangents that a rule takes, and of its results."""
 
     __slots__ = ("masked", "result_masks")
 
@@ -39,7 +39,7 @@ def mask_of(value: Cotangent) -> Mask:
 
 
 def set_result_masks(masks: Sequence[Mask]) -> None:
-    """State the masks of the results of the running rule, instead of those that the primitive derives.
+    """State the masks of the results of the running rule, in place of the derived ones.
 
     They are those of the outputs in `jvp`, and those of the operands in `vjp`.
     """

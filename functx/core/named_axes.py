@@ -15,7 +15,7 @@ RANDOMNESS_MODES = {
     "same": "draws once for all elements",
     "different": "draws for each element",
 }
-"""The modes of `vmap(randomness=)`, and what each does."""
+"""The modes of `vmap(randomness=)`, and the meaning of each."""
 
 
 class Axis(NamedTuple):

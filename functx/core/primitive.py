@@ -193,7 +193,7 @@ class Primitive(metaclass=PrimitiveType):
         return bind(self, args)
 
     def as_list(self, out: Any) -> list[Any]:
-        """The outputs as a list; `out` is what a rule or a call returned: one, or several."""
+        """The outputs as a list; `out` is the result of a rule or a call: one output, or several."""
         return [*out] if self.multiple_results else [out]
 
     def __repr__(self) -> str:

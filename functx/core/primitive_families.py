@@ -26,7 +26,7 @@ class View(Primitive, abstract=True):
     """An operation whose outputs are views of the first operand, as in NumPy."""
 
     has_own_history: ClassVar[bool] = False
-    """Whether the output has the derivative of what is written to it, which the operand never gets."""
+    """Whether the derivative of a value written to the output stays with it, and never reaches the operand."""
 
     def with_history(self, before: Value, value: Value) -> Value:
         """The output with the value `value` and the derivative of `before`, if it `has_own_history`."""
@@ -127,7 +127,7 @@ class HasPrograms(Primitive, abstract=True):
 
 
 class HasDCE(Primitive, abstract=True):
-    """An operation with several outputs that can do without those that are not used."""
+    """An operation with several outputs, whose unused ones dead-code elimination removes."""
 
     @rule
     def dce(self, used: Sequence[bool]) -> tuple[Primitive, Sequence[int], Sequence[int]] | None:

@@ -380,7 +380,7 @@ class Program:
     def parse(text: str) -> Program:
         """The program whose printed form is `text`; raises ParseError for any other text.
 
-        It takes one argument for each input, and returns what the text returns: a value, or a tuple of
+        It takes one argument for each input, and returns the outputs of the text: a value, or a tuple of
         several. The text has neither the containers of arguments and results nor captured values.
         """
         from functx.core.parsing import parse_function

@@ -1,4 +1,4 @@
-"""Errors for PyTorch's names of methods, functions and arguments, with what functx has for them."""
+"""Errors for PyTorch's names of methods, functions and arguments, with the names in functx."""
 
 from __future__ import annotations
 

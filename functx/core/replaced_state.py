@@ -16,7 +16,7 @@ Place: TypeAlias = tuple[int, str]
 class ReplacedState:
     """Values that stand in for the parameters and buffers of modules, in one context.
 
-    `values` are by the serial number of the module, then by attribute; what they lack is looked for in `outer`.
+    `values` are by the serial number of the module, then by attribute; `outer` has the others.
     `tied` are groups of places that were given one value, as the module ties them. A state that `is_whole` has
     all values that the states around it have. `written` collects the places at which a module put another value.
     """
@@ -88,7 +88,7 @@ replaced_state = _replaced_state.get
 def state_of_call(
     state: ReplacedState | StateWatch | None,
 ) -> ContextValue[ReplacedState | StateWatch | None]:
-    """A context with the replaced state of an earlier call, for what is computed again or later."""
+    """A context with the replaced state of an earlier call, for a later computation of it."""
     return ContextValue(_replaced_state, state)
 
 
@@ -172,7 +172,7 @@ class ModulesRead(dict[int, "ref[Any]"]):
     """The modules whose mode, training or evaluation, the programs of a function depend on, by serial number."""
 
     def joined(self, watch: StateWatch) -> ModulesRead:
-        """These and those that a trace read and that did not end with it, without any that have ended."""
+        """These modules and those that a trace read, without any that no longer exist."""
         known = {**self, **watch.modes}
         return ModulesRead({serial: x for serial, x in known.items() if x() is not None})
 

@@ -1,4 +1,4 @@
-"""Optimizations of programs; importing them installs those that derivatives use."""
+"""Optimizations of programs; importing them sets the hooks of `core/backend.py`."""
 
 from functx import ops
 from functx.core.program import Program

@@ -50,7 +50,7 @@ def stabilize_formulas(program: Program) -> Program:
 
 
 _STABLE, _REPLACED = "stable formulas", "replaced formulas"
-"""The keys, in the memo of a program, of whether it went through the pass, and what that replaced."""
+"""Keys in the memo of a program: of whether it went through the pass, and of the replaced formulas."""
 
 
 def replaced_formulas(program: Program) -> list[tuple[Source | None, str]]:

@@ -89,9 +89,9 @@ def reroll(
 
 
 class _Carry(NamedTuple):
-    """A carry: its variable in the body, its initial value, and what becomes its next value.
+    """A carry: its variable in the body, its initial value, and its next value.
 
-    That is a result of the block, by its number, or another carry.
+    The next value is a result of the block, by its number, or another carry.
     """
 
     var: Var
@@ -177,7 +177,7 @@ class _Reroller:
         return Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
 
     def slices_of_results(self, scan: Equation, stacked: Sequence[int]) -> list[Equation]:
-        """Equations after the loop for the results of all parts, as slices of what it stacks.
+        """Equations after the loop for the results of all parts, as slices of its stacked outputs.
 
         Results that are slices of other arrays are computed before the loop.
         """

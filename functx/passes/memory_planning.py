@@ -198,7 +198,7 @@ def inline_checkpoints(joint: JointProgram) -> JointProgram:
 
 
 class CheckpointInliner(UniqueEquations):
-    """Unique equations in which checkpoints are inlined, with marks of what they recompute."""
+    """Unique equations in which checkpoints are inlined, with marks of the recomputed equations."""
 
     def __init__(self) -> None:
         super().__init__()

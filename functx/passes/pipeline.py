@@ -57,9 +57,9 @@ class Pass(NamedTuple):
     """A pass: `rewrite(target)` runs at its stage where `when(target)` holds.
 
     `runs_in` names the code that runs a pass in place of `run_passes` and the emitter, since it needs
-    more than the program; `rewrite` is then what it does to a program alone, or None.
+    more than the program; `rewrite` is then its effect on a program alone, or None.
 
-    A pass that `is_required` makes a program what the next stage can take, or keeps XLA on CPUs
+    A pass that `is_required` makes a program valid for the next stage, or keeps XLA on CPUs
     from overwriting memory that it has yet to read. Without the others programs compute the same.
     """
 

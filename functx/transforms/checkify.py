@@ -111,12 +111,12 @@ def is_traced(x: object) -> bool:
 
 
 def check_error(error: Error) -> None:
-    """Raise CheckError if `error` holds a failure: what `checkify` turns into a result, it turns back.
+    """Raise CheckError if `error` holds a failure: the inverse of `checkify`.
 
     In a traced function it is a check, as `check` is, which an outer `checkify` returns with the message
     and the line of the inner check.
 
-    Raises ArgumentError for what is no `Error`.
+    Raises ArgumentError for anything else than an `Error`.
 
     >>> import functx
     >>> from functx.checkify import check, check_error, checkify

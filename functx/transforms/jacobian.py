@@ -304,7 +304,7 @@ class TracedJacobian(NamedTuple):
 FindRewrite = Callable[[TracedJacobian], Rewrite[Program]]
 """The rewrite of a program to its outputs, then Jacobians of its first inexact ones."""
 Wrap = Callable[[Rewrite[Program], TracedJacobian, Value | None, ShapedArray, int], Any]
-"""The Jacobian of one output by one argument as users get it. It takes what the rewrite returned (None for
+"""The Jacobian of one output by one argument as users get it. It takes the result of the rewrite (None for
 zeros), the type of the whole array, and its number among the results of the rewrite (-1 for zeros).
 """
 
@@ -321,7 +321,7 @@ def wrap_dense(
 
 
 class JacobianFunction(NamedTuple):
-    """A function whose Jacobian is computed, and what its outputs must be."""
+    """A function whose Jacobian is computed, and the dtypes that its outputs may have."""
 
     differentiated: DifferentiatedFunction
     returns: Callable[[DType], bool]

@@ -1,6 +1,6 @@
 """The recognition of sums of second derivatives while a function is traced: Laplacians take their place.
 
-What `hessian` and `hvp` return is known to be a Hessian, and its product with a vector, so no formula is
+The results of `hessian` and `hvp` are known to be a Hessian and its product with a vector, so no formula is
 guessed. Operations that only move elements are followed to the sum of a diagonal (`trace`,
 `einsum("ii->", ...)`, `diagonal(...).sum()`), or to the product v · H v and, after `vmap` over v, to its
 sum. At the end of the trace the sum is replaced, unless something else needs the Hessian or the product.
@@ -322,7 +322,7 @@ def note(
     shape: Callable[[Shape, Shape], Shape],
     tangent: Value | None = None,
 ) -> None:
-    """Note what `result` is, if `fun` takes one real array to one array and does nothing else."""
+    """Note that `result` is a Hessian or a product with it, if `fun` takes one real array to one array and does nothing else."""
     builder = recognizing_builder()
     if builder is None or type(result) is not Tracer or type(result.atom) is Literal:
         return

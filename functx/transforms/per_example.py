@@ -41,8 +41,8 @@ def per_example_grad(
     one example; with `as_batches` it takes a batch of one, as layers that expect batches need. With
     `has_aux`, `loss` returns `(value, aux)`, and the result is `(gradients, aux)`.
 
-    Raises InAxesError if `in_axes` has not an entry for each argument, and what `grad` and `vmap`
-    raise.
+    Raises InAxesError if `in_axes` has not an entry for each argument, and the errors of `grad` and
+    `vmap`.
 
     >>> import functx, numpy
     >>> loss = lambda w, x: (w * x).sum() ** 2

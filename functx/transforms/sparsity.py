@@ -2,7 +2,7 @@
 
 The tangents of the outputs are linear in those of the inputs, so the pattern is that of a linear
 program: `index_sets` of each primitive says which elements of the tangents an element depends on. A
-Hessian is the Jacobian of a gradient, whose program has no term for what is linear.
+Hessian is the Jacobian of a gradient, whose program has no term for linear parts.
 """
 
 from __future__ import annotations

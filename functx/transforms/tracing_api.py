@@ -374,8 +374,7 @@ def partition_static_arguments(
 ) -> TracedArguments:
     """The traced leaves of a call; the leaves at the positions `required` must be arrays or numbers.
 
-    Other leaves may be of any type. Those that are no arrays are static: `fun` gets them as they
-    are.
+    Other leaves may be of any type. Those other than arrays are static: `fun` gets them unchanged.
     """
     try:
         return TracedArguments(leaves, in_tree, [aval_of(x) for x in leaves], required)

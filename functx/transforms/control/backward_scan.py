@@ -90,7 +90,7 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
 class SummingLoop:
     """The loop that runs a backward program in each step, and sums the terms of its first results.
 
-    Its body takes constants, the sums so far, what is carried, and rows. It returns the sums, the other
+    Its body takes constants, the sums so far, carries and rows. It returns the sums, the other
     results, and the values that must be stacked.
     """
 

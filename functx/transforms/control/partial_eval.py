@@ -98,7 +98,7 @@ class PartialEvalScan(Rewrite[LoopPartialEval]):
     """Partially evaluates the body of a scan by `rewrite`.
 
     The known program takes `consts` and `carries`, and has `outputs` before the residuals. The unknown
-    one computes again what the known one does, unless its residuals take at most `most_saved` bytes.
+    one repeats the computations of the known one, unless its residuals take at most `most_saved` bytes.
     """
 
     rewrite: Split[tuple[Program, Program]]

@@ -127,7 +127,7 @@ class Emitter:
         layout: Layout,
         emit: Callable[[Layout], list[Any]],
     ) -> Emitted:
-        """Append what `emit(layout)` appends, up to the node where all ways meet if there is one."""
+        """Append the equations of `emit(layout)`, up to the node where all paths meet if there is one."""
         starts = [edge.target for edge in edges] or [*varying]
         join = layout.region.join(starts, layout.stops)
         if join is None:

@@ -98,7 +98,7 @@ def find_wrong_merge(
 
 
 def replay(run: Run, path: Sequence[bool]) -> tuple[Run, bool]:
-    """A run that ends after the outcomes `path`, and whether it matches what is known."""
+    """A run that ends after the outcomes `path`, and whether it matches the known graph."""
     again = type(run)(run.explorer, Route(path, contradicts=True, is_replay=True))
     try:
         again.execute()

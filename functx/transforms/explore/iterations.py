@@ -108,7 +108,7 @@ def successors(
 class ForLoop(NamedTuple):
     """A `for`: the offsets of its first instruction and of the one after it, and its variables.
 
-    `variables` are those that nothing else in the loop assigns to.
+    Nothing else in the loop assigns to these `variables`.
     """
 
     start: int

@@ -1,8 +1,8 @@
-"""The choice of outcomes: which way a run takes at each decision.
+"""The choice of the outcome that a run takes at each decision.
 
-A run begins with the outcomes of its route. Then it takes what the path has decided before, and outcomes that
-no run has taken; where it finds a loop, it follows it for many rounds; where all is known, the way that the
-fewest runs have taken.
+A run begins with the outcomes of its route. Then it takes those that the path has decided before, and outcomes
+that no run has taken. Where it finds a loop, it follows it for many rounds; where all outcomes are known, it takes
+the one that the fewest runs have taken.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from functx.transforms.explore.python_state import LeafKey, Position
 
 
 class Restart(BaseException):
-    """Ends an exploration, after which another begins with what this one has found out."""
+    """Ends an exploration, after which another begins with the results of this one."""
 
 
 class Arrival(NamedTuple):

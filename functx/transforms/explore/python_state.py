@@ -37,7 +37,7 @@ IS_LEAF = "leaf"
 SAME_AS = "same as"
 """Begins the description of an object that another path of keys leads to as well; that path follows."""
 OUT_OF_REACH = "out of reach"
-"""Describes what is not compared, since the state is too large."""
+"""Describes state that is too large to be compared."""
 
 
 class Leaf(NamedTuple):
@@ -140,7 +140,7 @@ def iterator_states(known: Iterable[int]) -> tuple[Any, ...]:
 
 
 def iterator_state(x: object) -> tuple[str, str, int, str]:
-    """How far an iterator has come: where its code is, if it is a generator, and what is left."""
+    """The progress of an iterator: the position in its code, if it is a generator, and the items left."""
     if not isinstance(x, GeneratorType) or x.gi_frame is None:
         return type(x).__name__, "", length_hint(x, -1), ""
     variables = {
