@@ -21,10 +21,9 @@ from functx.core.tracing import run_and_finish, trace_closed
 from functx.core.types import ShapedArray, is_floating, is_inexact
 from functx.core.typing import Flags, Mask, Tangent, Tangents, Value, Values
 from functx.ops.families import Elementwise
-from functx.ops.operands import literal
 from functx.transforms.dce import varying_output_mask
 from functx.transforms.decompose import decompose_missing_rules
-from functx.transforms.rule_checks import check_jvp_result, is_known_zero
+from functx.transforms.rule_checks import check_jvp_result, fill_of_zeros
 
 _SUM_PRESERVING = (
     ops.Add, ops.ReduceSum, ops.BroadcastInDim, ops.Concatenate, ops.ConvertElementType, ops.Full, ops.Pad, ops.PermuteDims, ops.Reshape,
@@ -293,7 +292,7 @@ class Linearize(Rewrite[tuple[Program, Program]]):
 
 
 def make_zero_residuals(program: Program, residuals: Values) -> tuple[Program, Values]:
-    """A linear program that makes its residuals known to be zero itself, and the other residuals.
+    """A linear program that itself makes those residuals that are arrays of zeros, and the others.
 
     As an array, a zero tangent would take memory, and make the program seem affine.
     """
@@ -302,8 +301,8 @@ def make_zero_residuals(program: Program, residuals: Values) -> tuple[Program, V
     equations: list[Equation] = []
     inputs = program.inputs[:count]
     for x, variable in zip(residuals, program.inputs[count:], strict=True):
-        if variable.aval.shape and type(x) is Tracer and is_known_zero(x):
-            zero = literal(0, variable.aval.dtype)
+        zero = fill_of_zeros(x) if type(x) is Tracer and variable.aval.shape else None
+        if zero is not None and zero.aval.update(shape=variable.aval.shape) is variable.aval:
             repeat = ops.BroadcastInDim(variable.aval.shape, ())
             equations.append(Equation(repeat, [zero], [variable], None))
         else:

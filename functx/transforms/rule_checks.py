@@ -16,6 +16,7 @@ from functx.core.tracing import trace
 from functx.core.types import is_inexact
 from functx.core.typing import Avals, Cotangent, Cotangents, Function, Value, Values
 from functx.ops.families import Linear
+from functx.ops.operands import literal
 from functx.transforms.dce import varied
 
 
@@ -190,15 +191,38 @@ def find_nonlinear_term(
     return None
 
 
+_REPEATS = (ops.BroadcastInDim, ops.Full, ops.Reshape)
+_MAY_KEEP_ZEROS = (ops.Mul, ops.DotGeneral, ops.Select, Linear)
+
+
 def is_known_zero(x: Tracer) -> bool:
     """Whether a traced value is known to be zero in all elements."""
-    if type(x.atom) is Literal:
-        return bool(x.atom.value == 0)
-    position = x.builder.producer(x.atom)
-    if position is None:
-        return False
-    eqn = x.builder.equations[position]
-    return outputs_are_zero(eqn, lambda atom: is_known_zero(Tracer(atom, x.builder)))
+    found: dict[Atom, bool] = {}
+    pending = [x.atom]
+    # A stack in place of recursion: programs may be deep, and equations share operands.
+    while pending:
+        atom = pending[-1]
+        eqn = x.builder.defining_equation(atom)
+        if eqn is None or not isinstance(eqn.primitive, _MAY_KEEP_ZEROS):
+            found[atom] = type(atom) is Literal and bool(atom.value == 0)
+        elif missing := [a for a in eqn.inputs if a not in found]:
+            pending += missing
+            continue
+        else:
+            found[atom] = outputs_are_zero(eqn, found.__getitem__)
+        pending.pop()
+    return found[x.atom]
+
+
+def fill_of_zeros(x: Tracer) -> Literal | None:
+    """The literal 0 that fills all elements of a traced array; None for another array, also of -0.0."""
+    atom = x.atom
+    while type(atom) is not Literal:
+        eqn = x.builder.defining_equation(atom)
+        if eqn is None or not isinstance(eqn.primitive, _REPEATS):
+            return None
+        (atom,) = eqn.inputs
+    return atom if repr(atom.value) == repr(literal(0, atom.aval.dtype).value) else None
 
 
 def outputs_are_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
@@ -207,7 +231,7 @@ def outputs_are_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
         return any(map(is_zero, eqn.inputs))
     if isinstance(eqn.primitive, ops.Select):
         return all(map(is_zero, eqn.inputs[1:]))
-    return isinstance(eqn.primitive, (Linear, ops.Full)) and all(map(is_zero, eqn.inputs))
+    return isinstance(eqn.primitive, Linear) and all(map(is_zero, eqn.inputs))
 
 
 def jointly_linear_operands(eqn: Equation) -> Sequence[Atom]:

@@ -139,6 +139,43 @@ def test_a_linearized_function_may_write_into_a_new_array():
         onp.testing.assert_allclose(got, 3.0 * onp.cos(ROW) * ROW, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "divisor",
+    [
+        lambda: -np.zeros(3),
+        lambda: np.full(3, -0.0),
+        lambda: np.zeros(3) * -1.0,
+        lambda: np.broadcast_to(0.0, (3,)),
+        lambda: np.zeros(3) * np.array(onp.inf),
+    ],
+    ids=["negative", "full of -0.0", "product", "weakly typed", "nan"],
+)
+def test_linearize_keeps_the_bits_of_constants_that_look_like_zeros(divisor):
+    def f(x):
+        return x / divisor()
+
+    expected = fx.jvp(f, (ROW,), (ROW,))[1]
+    assert onp.array_equal(fx.linearize(f, ROW)[1](ROW), expected, equal_nan=True)
+    got = fx.jit(lambda x, t: fx.linearize(f, x)[1](t))(ROW, ROW)
+    assert onp.array_equal(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("factor", [None, 1.01], ids=["squares", "products"])
+def test_linearize_takes_long_chains_of_products(factor):
+    def f(x):
+        y = fx.lax.stop_gradient(np.cos(x))
+        for _ in range(500):
+            y = y * (y if factor is None else factor)
+        return x * y
+
+    def g(x):
+        y = fx.jvp(f, (x,), (x,))[1]
+        return fx.linear_transpose(lambda t: t + 0.0 * y, x)(x)[0]
+
+    onp.testing.assert_allclose(fx.linearize(f, ROW)[1](ROW), f(ROW), rtol=1e-6)
+    onp.testing.assert_allclose(fx.jit(g)(ROW), ROW)
+
+
 def test_the_error_of_a_function_that_is_not_linear_has_its_line():
     def f(x):
         y = 2.0 * x
