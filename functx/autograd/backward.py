@@ -95,7 +95,8 @@ def backward(
     roots = as_list(tensors)
     refuse_traced("backward", roots)
     pairs = root_gradients("backward", roots, grad_tensors, batched=False)
-    walk_backward(pairs, retain_graph, create_graph, input_list, accumulate=True)
+    if pairs:
+        walk_backward(pairs, retain_graph, create_graph, input_list, accumulate=True)
 
 
 _has_warned_of_cycles = False

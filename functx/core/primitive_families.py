@@ -56,6 +56,13 @@ class View(Primitive, abstract=True):
         return 0
 
 
+class HasUserVJP(Primitive, abstract=True):
+    """An operation whose `vjp` is a rule of users, which may return more than products with cotangents.
+
+    It is also called with None for all cotangents, where another such rule ended the derivative.
+    """
+
+
 class ReadsPart(Primitive, abstract=True):
     """An operation whose output is a part of the first operand, the only one that it varies with.
 

@@ -10,6 +10,7 @@ from functx import ops
 from functx.core import tree
 from functx.core.argument_errors import with_explained_errors
 from functx.core.checking import check_operands
+from functx.core.dead_code import dce_equations
 from functx.core.errors import FunctxError
 from functx.core.masks import (
     indices_where,
@@ -20,10 +21,11 @@ from functx.core.masks import (
     select_where_not,
 )
 from functx.core.primitive import Primitive
+from functx.core.primitive_families import HasUserVJP
 from functx.core.program import Atom, Equation, Program
 from functx.core.program_calls import apply_program
 from functx.core.program_editing import replace_program_fields
-from functx.core.rewriting import cached_rewrite
+from functx.core.rewriting import Rewrite, cached_rewrite
 from functx.core.samples import LazySamples, f32, sample
 from functx.core.tracebacks import filter_traceback
 from functx.core.tracer import Tracer, aval_of
@@ -60,7 +62,7 @@ from functx.transforms.argument_names import as_decorator, check_callable
 from functx.transforms.dce import Subprogram, dependents_of, used_variables
 from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_call, transpose_program
-from functx.transforms.rule_checks import check_linear
+from functx.transforms.rule_checks import check_linear, find_nonlinear_term
 from functx.transforms.symbolic_zeros import is_zero_array
 from functx.transforms.tangents import unflatten_tangents
 
@@ -311,7 +313,7 @@ def _examples() -> tuple[Program, tuple[Program, Program]]:
     )
 
 
-class CustomVJP(CustomDerivativeCall):
+class CustomVJP(CustomDerivativeCall, HasUserVJP):
     """The outputs of `primal`, whose pullback is defined by the programs in `rule`.
 
     The first takes the operands and gives the outputs and residuals. The second takes the
@@ -350,6 +352,9 @@ class CustomVJP(CustomDerivativeCall):
         # A cotangent of zero, which may be None in the rule, ends the derivative there.
         producers: dict[Atom, Equation] = {v: e for e in backward.equations for v in e.outputs}
         is_zero = [is_zero_array(a, producers) for a in backward.outputs]
+        if all(ct is None for ct in cts):
+            has_constant = cached_rewrite(ConstantTerms(len(out_cts)), backward)
+            is_zero = [not on for on in has_constant]
         found = [None if zero else ct for ct, zero in zip(in_cts, is_zero, strict=True)]
         return scatter_where(found, active)
 
@@ -404,6 +409,20 @@ class CustomVJP(CustomDerivativeCall):
         known = iter(apply_program(known_program, select_where_not(args, linear)))
         residuals = [ops.zeros_like(a.aval) if a in linear_vars else next(known) for a in saved]
         return self.vjp(cts, residuals, args, linear)
+
+
+class ConstantTerms(Rewrite[tuple[bool, ...]]):
+    """The analysis that marks the outputs that may be nonzero where the first `count` inputs are zero."""
+
+    count: int
+
+    def __call__(self, program: Program) -> tuple[bool, ...]:
+        zero = program.inputs[: self.count]
+        found = [
+            find_nonlinear_term(dce_equations(program.equations, [a]), zero, [a])
+            for a in program.outputs
+        ]
+        return tuple([term is not None for term in found])
 
 
 def transpose_backward_rule(

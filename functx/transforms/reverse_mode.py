@@ -12,7 +12,7 @@ from functx.core.context import ContextValue
 from functx.core.errors import RuleError
 from functx.core.masks import inexact_mask, mask_of, run_rule, scatter_where, select_where
 from functx.core.primitive import LinearInput, Primitive, is_linear_input
-from functx.core.primitive_families import ReadsPart
+from functx.core.primitive_families import HasUserVJP, ReadsPart
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Program, Var
 from functx.core.program_editing import replace_program_fields
@@ -99,11 +99,16 @@ def propagate_cotangents(
     builder = current_builder.require()
     cts.seed(program.outputs, out_cts, out_masks)
     outer = builder.source
+    ended: set[Atom] = set()  # What reaches the outputs only through zeros that users' rules gave.
     for eqn, args, saved, flags in reversed(tape):
         primitive = eqn.primitive
         eqn_cts, ct_masks = cts.pop_outputs(eqn.outputs)
         mask = ct_masks[0] if len(ct_masks) == 1 else None
-        if any(ct is not None for ct in eqn_cts):
+        is_zero = all(ct is None for ct in eqn_cts)
+        if is_zero and not ended.isdisjoint(eqn.outputs):
+            ended.update(select_where(eqn.inputs, flags))
+            is_zero = not isinstance(primitive, HasUserVJP)
+        if not is_zero:
             builder.source = backward_source(eqn.source)
             ct = eqn_cts[0]
             if (
@@ -131,6 +136,8 @@ def propagate_cotangents(
             for atom, on, ct, operand_mask in zip(eqn.inputs, flags, in_cts, masks, strict=True):
                 if on:
                     cts.add(atom, ct, operand_mask)
+                    if ct is None and isinstance(primitive, HasUserVJP):
+                        ended.add(atom)
     builder.source = outer
 
 

@@ -38,6 +38,12 @@ def test_roots_may_repeat_and_depend_on_each_other():
     assert float(x.grad) == 4 + 4 + 12
 
 
+def test_no_roots_give_no_gradients():
+    x = Variable(2.0, requires_grad=True)
+    backward([], inputs=[x])
+    assert x.grad is None
+
+
 def test_given_gradients_are_cast_and_never_written_to():
     x = leaf([1.0, 2.0])
     given = onp.array([1, 2])

@@ -515,3 +515,42 @@ def test_a_rule_may_have_terms_that_do_not_vary():
     f = fx.custom_jvp(lambda x: fx.lax.integer_pow(x, 0) + x * x)
     f.defjvp(lambda x, t: fx.jvp(lambda x: fx.lax.integer_pow(x, 0) + x * x, x, t))
     assert fx.grad(f)(3.0) == 6.0
+
+
+def state_rules(library):
+    """A function whose rule returns new state as a cotangent, and one that ends its derivative."""
+    keep = library.custom_vjp(lambda x, state: x * 1.0)
+    keep.defvjp(lambda x, state: (x * 1.0, state), lambda state, ct: (ct, state + 100.0))
+    end = library.custom_vjp(lambda x, y: y * 2.0)
+    end.defvjp(lambda x, y: (y * 2.0, None), lambda _, ct: (ct * 2.0, None))
+    return keep, end
+
+
+def in_loop(library, step):
+    return lambda x, s: library.lax.scan(lambda c, _: (step(c, s), None), x, None, length=3)[0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, keep, end: in_loop(m, keep),
+        lambda m, keep, end: in_loop(m, lambda c, s: end(c, m.numpy.sin(keep(c, s)))),
+        lambda m, keep, end: lambda x, s: end(x, keep(x, s)),
+        lambda m, keep, end: lambda x, s: end(x, x * keep(keep(x, s), s)),
+        lambda m, keep, end: lambda x, s: m.lax.cond(x > 0, lambda: end(x, keep(x, s)), lambda: x),
+        lambda m, keep, end: lambda x, s: end(x, m.numpy.round(keep(x, s))),
+        lambda m, keep, end: lambda x, s: (keep(x, s), end(x, 3.0))[1],
+    ],
+)
+def test_state_returned_as_a_cotangent_arrives_whatever_the_cotangents_of_outputs_are(function):
+    wanted, got = (
+        m.jit(m.grad(function(m, *state_rules(m)), argnums=(0, 1)))(3.0, 4.0) for m in (jax, fx)
+    )
+    onp.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_a_linear_rule_is_not_applied_to_a_cotangent_that_another_rule_made_zero():
+    pole = fx.custom_vjp(lambda x: x)
+    pole.defvjp(lambda x: (x, x), lambda x, ct: (ct / (x - x),))
+    _, end = state_rules(fx)
+    assert fx.grad(lambda x: end(x, pole(x)))(3.0) == 2.0

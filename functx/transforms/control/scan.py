@@ -68,6 +68,7 @@ from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.jet_rewrite import JetRewrite, ProgramSeries, groups_where
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.series import SeriesEvaluator
+from functx.transforms.symbolic_zeros import nonzero_output_mask
 
 if TYPE_CHECKING:
     from functx.lowering.stablehlo_emitter import LoweringContext
@@ -388,11 +389,17 @@ class Scan(HasPrograms, HasDCE, HasJet):
         consts_mask, carry_mask, _ = self.split_operands(varying)
         inexact = inexact_mask(self.program.out_avals)
         carries = slice(sum(consts_mask), sum(consts_mask) + sum(carry_mask))
+        count = sum(inexact)
+        residuals = [False] * (len(backward.inputs) - count)
+        # A rule of a `custom_vjp` may return a cotangent that does not depend on those it takes.
+        dependent = active_outputs(backward, [*[True] * count, *residuals])
+        maybe_nonzero = zip(dependent, nonzero_output_mask(backward), strict=True)
+        independent = [not on and nonzero for on, nonzero in maybe_nonzero]
 
         def step(carried: list[bool]) -> tuple[list[bool], list[bool]]:
             nonzero_cts = select_where([*carried, *ct_mask[self.carries :]], inexact)
-            residuals = [False] * (len(backward.inputs) - len(nonzero_cts))
-            nonzero = active_outputs(backward, [*nonzero_cts, *residuals])
+            active = active_outputs(backward, [*nonzero_cts, *residuals])
+            nonzero = [on or other for on, other in zip(active, independent, strict=True)]
             from_body = scatter_where(nonzero[carries], carry_mask)
             return [on or bool(ct) for on, ct in zip(carried, from_body, strict=True)], nonzero
 
