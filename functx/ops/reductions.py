@@ -255,7 +255,22 @@ class ReduceExtremum(Reduction, abstract=True):
         if is_complex(dtype := ctx.avals_in[0].dtype):
             first = np.asarray(start, dtype)
             return ctx.via_jax(lambda x: lax.reduce(x, first, fallback, self.axes), x)
-        return ctx.reduce(operation, x, self.axes, start)
+        extremum = ctx.reduce(operation, x, self.axes, start)
+        return self.with_nans(ctx, x, extremum) if leaves_out_nans(ctx) else extremum
+
+    def with_nans(self, ctx: LoweringContext, x: IRValue, extremum: IRValue) -> IRValue:
+        """`extremum`, but nan where one of its elements is nan."""
+        (operand,), (out,) = ctx.avals_in, ctx.avals_out
+        is_nan = ctx.compare(x, x, "NE", operand)
+        nans = stablehlo.select(is_nan, x, ctx.constant(0, operand))
+        total = ctx.reduce(stablehlo.AddOp, nans, self.axes, 0)
+        return stablehlo.select(ctx.compare(total, total, "NE", out), total, extremum)
+
+
+def leaves_out_nans(ctx: LoweringContext) -> bool:
+    """Whether XLA may compute an extremum of the operand by a library for CPUs that leaves out nans."""
+    (operand,) = ctx.avals_in
+    return is_floating(operand.dtype) and operand.size >= 1024 and "cpu" in ctx.platforms
 
 
 class ReduceMax(ReduceExtremum):

@@ -357,6 +357,28 @@ class WindowExtremum(WindowReduction, abstract=True):
         raise NotImplementedError
 
 
+    def reduce_extremum(
+        self,
+        ctx: LoweringContext,
+        x: IRValue,
+        operation: Callable[..., ir.OpView],
+        direction: str,
+        start: complex,
+    ) -> IRValue:
+        """The extremum of each window by an operation class; `direction` is the comparison by which it is better."""
+        if not ops.leaves_out_nans(ctx):
+            return self.reduce(ctx, x, operation, start)
+        scalar = ShapedArray((), ctx.avals_in[0].dtype)
+
+        def combine(pair: Sequence[IRValue]) -> list[IRValue]:
+            a, b = pair
+            is_first = ctx.compare(a, b, direction, scalar)
+            is_first = stablehlo.or_(is_first, ctx.compare(a, a, "NE", scalar))
+            return [stablehlo.select(is_first, a, b)]
+
+        return lower_window(ctx, self.window, [x], [start], combine)[0]
+
+
 class ReduceWindowMax(WindowExtremum):
     """The largest element in each window, nan if there is one; padding lies below all."""
 
@@ -364,7 +386,7 @@ class ReduceWindowMax(WindowExtremum):
         return ReduceWindowArgmax(*self.window)
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return self.reduce(ctx, x, stablehlo.MaxOp, ops.lowest(ctx.avals_in[0].dtype))
+        return self.reduce_extremum(ctx, x, stablehlo.MaxOp, "GT", ops.lowest(ctx.avals_in[0].dtype))
 
 
 class ReduceWindowMin(WindowExtremum):
@@ -374,7 +396,7 @@ class ReduceWindowMin(WindowExtremum):
         return ReduceWindowArgmin(*self.window)
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return self.reduce(ctx, x, stablehlo.MinOp, ops.highest(ctx.avals_in[0].dtype))
+        return self.reduce_extremum(ctx, x, stablehlo.MinOp, "LT", ops.highest(ctx.avals_in[0].dtype))
 
 
 class WindowArgExtremum(WindowReduction, abstract=True):
