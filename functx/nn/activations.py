@@ -303,7 +303,7 @@ def _signed_logsumexp(
 ) -> tuple[Value, Value]:
     """log(|sum(b exp(a))|) and the sign of the sum; nan for a negative one without `return_sign`."""
     aval = aval_of(a)
-    largest = ops.reduce_max(ops.real(a) if is_complex(aval.dtype) else a, axes)
+    largest = ops.shift_of_exponentials(ops.real(a) if is_complex(aval.dtype) else a, axes)
     largest = ops.stop_gradient(ops.select(ops.is_finite(largest), largest, 0))
     largest = ops.convert_element_type(largest, aval.dtype)
     powers = ops.exp(

@@ -248,7 +248,8 @@ class DotProductAttention(AttentionBase):
         s = self.scores(block, length, start)
         # The maximum is finite, so that a block without keys makes no nan.
         lowest = float(np.finfo(s.dtype).min) / 2
-        largest = ops.stop_gradient(np.max(s, axis=-1, keepdims=True, initial=lowest))
+        largest = ops.expand_dims(ops.shift_of_exponentials(s, (s.ndim - 1,)), s.ndim - 1)
+        largest = ops.stop_gradient(np.maximum(largest, lowest))
         powers = np.exp(s - largest)
         weighted = np.einsum(
             "bktgs,bskv->bktgv",

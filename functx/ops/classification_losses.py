@@ -413,7 +413,7 @@ class CrossEntropy(ClassIndexLoss):
     def log_softmax_parts(self, x: Value, rows: TargetRows) -> tuple[Value, Value, Value]:
         """-log(softmax(x)) at each row's class; x minus its maximum m; log(sum(exp(x - m)))."""
         # Gathered from x, which exists, not from log(softmax(x)), which would have to be computed.
-        largest = ops.stop_gradient(ops.reduce_max(x, (self.axis,)))
+        largest = ops.stop_gradient(ops.shift_of_exponentials(x, (self.axis,)))
         shifted = ops.sub(x, broadcast_along(largest, x, (self.axis,)))
         total = ops.log(ops.reduce_sum(ops.exp(shifted), (self.axis,)))
         return (
@@ -478,7 +478,7 @@ class CrossEntropyBackward(ClassIndexLossBackward):
         is_class = one_hot_mask(rows.classes, x.shape, self.axis)
         if not self.label_smoothing:
             # 1 - p at the class is the sum of the other exponentials over the sum of all.
-            largest = ops.stop_gradient(ops.reduce_max(upcast, (self.axis,)))
+            largest = ops.stop_gradient(ops.shift_of_exponentials(upcast, (self.axis,)))
             powers = ops.exp(ops.sub(upcast, broadcast_along(largest, x, (self.axis,))))
             others = ops.reduce_sum(ops.select(is_class, 0.0, powers), (self.axis,))
             total = ops.add(

@@ -23,6 +23,7 @@ from functx.core.strides import MemoryOrder, Strides, strides_in_order
 from functx.core.tracer import aval_of
 from functx.core.types import (
     DType,
+    Shape,
     ShapedArray,
     accumulation_dtype,
     canonical_dtype,
@@ -96,7 +97,7 @@ class Reduction(HasNewStrides, abstract=True):
     def batch(self, args: Values, dims: Sequence[int]) -> tuple[Value, Dim]:
         (x,), (dim,) = args, dims
         axes, out_dim = shift_reduced_axes(self.axes, dim)
-        return type(self)(axes)(x), out_dim
+        return self.replace(axes=axes)(x), out_dim
 
     def cotangent_masks(self, mask: Mask, args: Values) -> Sequence[Mask]:
         (x,) = args
@@ -185,8 +186,12 @@ class ReduceProd(Reduction):
 
 
 class ReduceExtremum(Reduction, abstract=True):
-    """The largest or smallest element over `axes`; elements that tie share the derivative."""
+    """The largest or smallest element over `axes`; elements that tie share the derivative.
 
+    Without `keeps_nan`, it may be that of the other elements where one is nan, which takes less on a CPU.
+    """
+
+    keeps_nan: bool = True
     rounding = EXACT
     has_finite_derivative = True
     accepts = "biufc"
@@ -256,7 +261,9 @@ class ReduceExtremum(Reduction, abstract=True):
             first = np.asarray(start, dtype)
             return ctx.via_jax(lambda x: lax.reduce(x, first, fallback, self.axes), x)
         extremum = ctx.reduce(operation, x, self.axes, start)
-        return self.with_nans(ctx, x, extremum) if leaves_out_nans(ctx) else extremum
+        if not self.keeps_nan or not may_leave_out_nans(ctx):
+            return extremum
+        return self.with_nans(ctx, x, extremum)
 
     def with_nans(self, ctx: LoweringContext, x: IRValue, extremum: IRValue) -> IRValue:
         """`extremum`, but nan where one of its elements is nan."""
@@ -267,14 +274,14 @@ class ReduceExtremum(Reduction, abstract=True):
         return stablehlo.select(ctx.compare(total, total, "NE", out), total, extremum)
 
 
-def leaves_out_nans(ctx: LoweringContext) -> bool:
+def may_leave_out_nans(ctx: LoweringContext) -> bool:
     """Whether XLA may compute an extremum of the operand by a library for CPUs that leaves out nans."""
     (operand,) = ctx.avals_in
     return is_floating(operand.dtype) and operand.size >= 1024 and "cpu" in ctx.platforms
 
 
 class ReduceMax(ReduceExtremum):
-    """The largest element over `axes`, which leave the shape; nan if there is one."""
+    """The largest element over `axes`, which leave the shape; nan if there is one and `keeps_nan`."""
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = lowest(ctx.avals_in[0].dtype)
@@ -282,7 +289,7 @@ class ReduceMax(ReduceExtremum):
 
 
 class ReduceMin(ReduceExtremum):
-    """The smallest element over `axes`, which leave the shape; nan if there is one."""
+    """The smallest element over `axes`, which leave the shape; nan if there is one and `keeps_nan`."""
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         start = highest(ctx.avals_in[0].dtype)
@@ -508,6 +515,14 @@ def reduce_max(operand: ArrayLike, axes: Axes = None) -> Value:
     Complex numbers are ordered by their real, then their imaginary parts.
     """
     return _bind_reduction(ReduceMax, operand, axes)
+
+
+def shift_of_exponentials(x: Value, axes: Shape) -> Value:
+    """The largest element over `axes`, to be subtracted before `exp`.
+
+    It may leave out nans, which the exponentials have.
+    """
+    return ReduceMax(axes, keeps_nan=False)(x) if axes else x
 
 
 def reduce_min(operand: ArrayLike, axes: Axes = None) -> Value:

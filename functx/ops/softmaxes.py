@@ -54,7 +54,7 @@ class LogSumExp(Reduction):
     def decompose(self, x: Value) -> Value:
         # Infinite elements need no care where only the value is asked for: exp gives it.
         y = upcast_half(x)
-        largest = ops.stop_gradient(ops.reduce_max(y, self.axes))
+        largest = ops.stop_gradient(ops.shift_of_exponentials(y, self.axes))
         shift = ops.select(ops.is_finite(largest), largest, 0)
         total = ops.reduce_sum(ops.exp(ops.sub(y, self.broadcast_back(shift, y))), self.axes)
         return cast_like(ops.add(ops.log(total), shift), x)
@@ -87,7 +87,7 @@ class LogSumExp(Reduction):
 
     def exponentials(self, x: Value) -> tuple[Value, Value, Value]:
         """exp(x - largest), its sum, and the largest element."""
-        largest = ops.stop_gradient(ops.reduce_max(x, self.axes))
+        largest = ops.stop_gradient(ops.shift_of_exponentials(x, self.axes))
         powers = self.powers(x, largest)
         return powers, ops.reduce_sum(powers, self.axes), largest
 
@@ -126,7 +126,7 @@ class SoftmaxLike(Primitive, abstract=True):
 
     def subtract_max(self, x: Value) -> Value:
         """`x` minus its maximum along the axes, whose exponentials do not overflow."""
-        return ops.sub(x, broadcast_along(ops.reduce_max(x, self.axes), x, self.axes))
+        return ops.sub(x, broadcast_along(ops.shift_of_exponentials(x, self.axes), x, self.axes))
 
 
 class Softmax(SoftmaxLike):

@@ -356,7 +356,6 @@ class WindowExtremum(WindowReduction, abstract=True):
         """The operation that gives the index of the extremum in each window."""
         raise NotImplementedError
 
-
     def reduce_extremum(
         self,
         ctx: LoweringContext,
@@ -366,7 +365,7 @@ class WindowExtremum(WindowReduction, abstract=True):
         start: complex,
     ) -> IRValue:
         """The extremum of each window by an operation class; `direction` is the comparison by which it is better."""
-        if not ops.leaves_out_nans(ctx):
+        if not ops.may_leave_out_nans(ctx):
             return self.reduce(ctx, x, operation, start)
         scalar = ShapedArray((), ctx.avals_in[0].dtype)
 
@@ -386,7 +385,9 @@ class ReduceWindowMax(WindowExtremum):
         return ReduceWindowArgmax(*self.window)
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return self.reduce_extremum(ctx, x, stablehlo.MaxOp, "GT", ops.lowest(ctx.avals_in[0].dtype))
+        return self.reduce_extremum(
+            ctx, x, stablehlo.MaxOp, "GT", ops.lowest(ctx.avals_in[0].dtype)
+        )
 
 
 class ReduceWindowMin(WindowExtremum):
@@ -396,7 +397,9 @@ class ReduceWindowMin(WindowExtremum):
         return ReduceWindowArgmin(*self.window)
 
     def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return self.reduce_extremum(ctx, x, stablehlo.MinOp, "LT", ops.highest(ctx.avals_in[0].dtype))
+        return self.reduce_extremum(
+            ctx, x, stablehlo.MinOp, "LT", ops.highest(ctx.avals_in[0].dtype)
+        )
 
 
 class WindowArgExtremum(WindowReduction, abstract=True):

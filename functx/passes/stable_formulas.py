@@ -101,8 +101,8 @@ def weighted_logsumexp(y: Value, x: Value, axes: Shape) -> Value:
     The shift is near the largest x with a weight, and not so small that exponentials of others overflow.
     """
     y, wide = upcast_half(y), upcast_half(x)
-    of_all = ops.reduce_max(wide, axes)
-    largest = ops.reduce_max(ops.select(ops.eq(y, 0.0), -math.inf, wide), axes)
+    of_all = ops.shift_of_exponentials(wide, axes)
+    largest = ops.shift_of_exponentials(ops.select(ops.eq(y, 0.0), -math.inf, wide), axes)
     reach = 2.0 - math.log(float(finfo(wide.dtype).tiny))
     no_weight = ops.eq(largest, -math.inf)
     shift = ops.select(no_weight, of_all, ops.min(of_all, largest + reach))

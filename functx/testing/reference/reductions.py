@@ -68,11 +68,11 @@ def LogSumExpDerivative(x: Array, axes: Shape) -> Array:
     return powers / np.maximum(powers.sum(axes, keepdims=True), 1.0)
 
 
-def ReduceMax(x: Array, axes: Shape) -> Array:
+def ReduceMax(x: Array, axes: Shape, keeps_nan: bool) -> Array:
     return np.max(x, axis=tuple(axes), initial=lowest(x.dtype))
 
 
-def ReduceMin(x: Array, axes: Shape) -> Array:
+def ReduceMin(x: Array, axes: Shape, keeps_nan: bool) -> Array:
     return np.min(x, axis=tuple(axes), initial=highest(x.dtype))
 
 
