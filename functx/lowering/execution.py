@@ -308,7 +308,8 @@ def numpy_view(primitive: View, x: NumPyArray) -> list[NumPyArray] | None:
         interface = {
             "version": 3,
             "shape": out.shape,
-            "typestr": dtype.str,
+            # NumPy does not read the text of every dtype that others define.
+            "typestr": dtype.str if dtype.isbuiltin == 1 else f"|V{size}",
             "data": (address + offset * size, is_read_only),  # type: ignore[operator]
             "strides": tuple([n * size for n in view_strides]),
         }

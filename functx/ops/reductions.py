@@ -416,10 +416,11 @@ class ArgExtremum(Primitive, abstract=True):
 
     def first_extremum(self, x: Value) -> Value:
         """The first position of the extremum of an array of JAX, by reductions that XLA vectorizes."""
-        reduce_extremum = lax.reduce_max if self.direction == "GT" else lax.reduce_min
-        extremum = lax.expand_dims(reduce_extremum(x, (self.axis,)), (self.axis,))
+        better, start = (lax.max, lowest) if self.direction == "GT" else (lax.min, highest)
+        extremum = lax.reduce(x, np.asarray(start(x.dtype), x.dtype), better, (self.axis,))
+        extremum = lax.expand_dims(extremum, (self.axis,))
         size, dtype = x.shape[self.axis], canonical_dtype(self.index_dtype)
-        # Those of nans are negative and come first: XLA may have found the largest of the other elements.
+        # Positions of nans are negative and come first: the extremum may be that of the other elements.
         positions = lax.broadcasted_iota(np.int32, x.shape, self.axis)
         found = lax.select(x == extremum, positions, lax.full_like(positions, size))
         first = lax.reduce_min(lax.select(x != x, positions - size, found), (self.axis,))
@@ -473,7 +474,8 @@ def lowest(dtype: DType) -> complex:
         return False
     if is_integer(dtype):
         return int(ml_dtypes.iinfo(dtype).min)
-    return -highest(dtype)
+    most = highest(dtype)
+    return -most if is_complex(dtype) or most == np.inf else float(ml_dtypes.finfo(dtype).min)
 
 
 def highest(dtype: DType) -> complex:

@@ -7,17 +7,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from ml_dtypes import iinfo
 
 from functx import ops
 from functx.core.concretization import concretize
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracer import Tracer, aval_of
-from functx.core.types import DType, is_inexact, is_integer
+from functx.core.types import DType, is_integer
 from functx.core.typing import ArrayLike, Value
 from functx.ops.indexing import ScatterDimensionNumbers
 from functx.ops.operands import as_int, literal
 from functx.ops.parallel import place_result
+from functx.ops.reductions import highest, lowest
 from functx.ops.scattering import scatter_add, scatter_max, scatter_min, scatter_mul
 
 
@@ -125,18 +125,6 @@ def _buckets(shape: tuple[int, ...], bucket_size: int, dtype: DType) -> Value:
     return ops.broadcast_in_dim(numbers.astype(dtype), shape, (0,))
 
 
-def _lowest(dtype: DType) -> float:
-    if dtype.kind == "b":
-        return False
-    return -np.inf if is_inexact(dtype) else iinfo(dtype).min
-
-
-def _highest(dtype: DType) -> float:
-    if dtype.kind == "b":
-        return True
-    return np.inf if is_inexact(dtype) else iinfo(dtype).max
-
-
 _DOC = """The {what} of the rows of `data` with each number in `segment_ids`, an array of `num_segments` rows.
 
     Rows are along the first axis; a segment without rows is {neutral}. `num_segments` is by default the
@@ -168,13 +156,13 @@ segment_max = _segment_function(
     "segment_max",
     scatter_max,
     ops.reduce_max,
-    _lowest,
+    lowest,
     _DOC.format(what="maximum", neutral="the lowest number of the dtype"),
 )
 segment_min = _segment_function(
     "segment_min",
     scatter_min,
     ops.reduce_min,
-    _highest,
+    highest,
     _DOC.format(what="minimum", neutral="the highest number of the dtype"),
 )

@@ -380,6 +380,15 @@ def test_views_of_64_bit_arrays_share_their_memory_in_32_bit_mode(name, dtype):
     numpy.testing.assert_array_equal(z, x)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
+def test_views_of_arrays_with_dtypes_that_numpy_lacks_share_their_memory(dtype):
+    x = np.zeros((2, 3), dtype)
+    assert np.broadcast_to(x, (2, 2, 3)).dtype == dtype
+    np.flip(x)[0, 0] = 1
+    np.ravel(x)[1] = 2
+    assert x.astype("float32").tolist() == [[0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]
+
+
 def test_a_write_to_a_view_of_a_64_bit_array_reaches_the_array_in_32_bit_mode():
     def f(x):
         view = np.reshape(x, (2, 3))

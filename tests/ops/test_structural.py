@@ -185,11 +185,13 @@ def test_argmax_and_argmin_give_the_first(axis, dtype):
 
 
 @pytest.mark.parametrize("shape, axis", [((40, 600), 1), ((600, 40), 0), ((20, 30, 40), 1)])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float8_e5m2", "float8_e8m0fnu", "int32", "uint8", "bool"]
+)
 def test_argmax_and_argmin_of_large_arrays_give_the_first(shape, axis, dtype):
-    x = np.random.RandomState(0).randint(0, 5, shape).astype(dtype)
+    x = np.random.RandomState(0).randint(1, 5, shape).astype(dtype)
     arrays = [x]
-    if dtype in ("float32", "bfloat16"):
+    if dtype in ("float32", "bfloat16", "float8_e5m2"):
         some_nan, none_finite = x.copy(), np.full_like(x, -np.inf)
         some_nan.reshape(-1)[::97] = np.nan
         arrays += [some_nan, none_finite]
@@ -198,6 +200,23 @@ def test_argmax_and_argmin_of_large_arrays_give_the_first(shape, axis, dtype):
             found = functx.jit(lambda x: getattr(functx.numpy, name)(x, axis))(x)  # noqa: B023
             expected = getattr(np, name)(x.astype("float64"), axis)
             np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
+def test_extrema_of_floats_of_one_byte_start_from_a_number_of_the_dtype(dtype):
+    numbers = np.array([[1.0, 4.0, 0.5, 4.0], [2.0, 1.0, 1.0, 2.0]])
+    x, ids = numbers.astype(getattr(ml_dtypes, dtype)), np.zeros(2, int)
+
+    def extrema(x):
+        reductions = [
+            getattr(functx.numpy, name)(x, 1) for name in ("max", "min", "argmax", "argmin")
+        ]
+        segments = functx.ops.segment_max(x, ids, 1)[0], functx.ops.segment_min(x, ids, 1)[0]
+        return [*reductions, *segments]
+
+    expected = [numbers.max(1), numbers.min(1), [1, 0], [2, 1], numbers.max(0), numbers.min(0)]
+    for got, want in zip(functx.jit(extrema)(x), expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(got, "float64"), want)
 
 
 def test_argmax_finds_the_first_nan_and_refuses_the_empty():
