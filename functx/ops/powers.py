@@ -91,6 +91,7 @@ class IntegerPow(Unary):
     """x to the power `exponent`, by repeated multiplication."""
 
     exponent: int
+    widens_one_byte_floats = True
     accepts = "iufc"
     rounding = CORRECTLY_ROUNDED
     samples = (

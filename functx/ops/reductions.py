@@ -277,7 +277,9 @@ class ReduceExtremum(Reduction, abstract=True):
 def may_leave_out_nans(ctx: LoweringContext) -> bool:
     """Whether XLA may compute an extremum of the operand by a library for CPUs that leaves out nans."""
     (operand,) = ctx.avals_in
-    return is_floating(operand.dtype) and operand.size >= 1024 and "cpu" in ctx.platforms
+    # It takes no floats of one byte, some of which have no zero.
+    is_taken = is_floating(operand.dtype) and operand.dtype.itemsize > 1
+    return is_taken and operand.size >= 1024 and "cpu" in ctx.platforms
 
 
 class ReduceMax(ReduceExtremum):

@@ -252,6 +252,7 @@ def test_functions_of_floats_of_one_byte_are_those_of_float32_rounded(dtype):
     functions = [functx.lax.erf if n == "erf" else getattr(functx.lax, n) for n in names]
     functions += [functx.nn.silu, functx.nn.mish, functx.nn.gelu, functx.nn.softplus]
     functions += [lambda x: transcendental.atan2(x, 2.0), lambda x: special.logaddexp(x, x)]
+    functions += [functx.lax.reciprocal, lambda x: x**3, lambda x: x**-2]
 
     def values_and_slopes(x):
         slopes = [vmap(grad(f))(x) for f in functions]

@@ -202,9 +202,10 @@ def test_argmax_and_argmin_of_large_arrays_give_the_first(shape, axis, dtype):
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("copies", [1, 200])
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
-def test_extrema_of_floats_of_one_byte_start_from_a_number_of_the_dtype(dtype):
-    numbers = np.array([[1.0, 4.0, 0.5, 4.0], [2.0, 1.0, 1.0, 2.0]])
+def test_extrema_of_floats_of_one_byte_start_from_a_number_of_the_dtype(dtype, copies):
+    numbers = np.tile([[1.0, 4.0, 0.5, 4.0], [2.0, 1.0, 1.0, 2.0]], copies)
     x, ids = numbers.astype(getattr(ml_dtypes, dtype)), np.zeros(2, int)
 
     def extrema(x):
