@@ -192,7 +192,7 @@ Operand = Recorded | Literal
 
 
 def operand_of(x: Any) -> Operand:
-    """An array or a number as an operand; of a state its current value."""
+    """An array, a number or the current value of a state, as an operand."""
     if isinstance(x, CapturedState):
         x = x.read()
     literal = literal_of(x)

@@ -188,7 +188,7 @@ class ReduceProd(Reduction):
 class ReduceExtremum(Reduction, abstract=True):
     """The largest or smallest element over `axes`; elements that tie share the derivative.
 
-    Without `keeps_nan`, it may be that of the other elements where one is nan, which takes less on a CPU.
+    Without `keeps_nan`, it may ignore elements that are nan, which is faster on a CPU.
     """
 
     keeps_nan: bool = True
@@ -350,7 +350,7 @@ class ReduceXor(BitwiseReduction):
 
 
 _MIN_VECTORIZED = 1 << 14
-"""The least elements for which two vectorized reductions find a position in less time than one of pairs."""
+"""The fewest elements for which two vectorized reductions are faster than one of pairs of value and position."""
 
 
 class ArgExtremum(Primitive, abstract=True):
@@ -524,7 +524,7 @@ def reduce_max(operand: ArrayLike, axes: Axes = None) -> Value:
 def shift_of_exponentials(x: Value, axes: Shape) -> Value:
     """The largest element over `axes`, to be subtracted before `exp`.
 
-    It may leave out nans, which the exponentials have.
+    It may ignore elements that are nan: their exponentials are nan anyway.
     """
     return ReduceMax(axes, keeps_nan=False)(x) if axes else x
 

@@ -99,7 +99,7 @@ def propagate_cotangents(
     builder = current_builder.require()
     cts.seed(program.outputs, out_cts, out_masks)
     outer = builder.source
-    ended: set[Atom] = set()  # What reaches the outputs only through zeros that users' rules gave.
+    ended: set[Atom] = set()  # Their cotangents are None, since the rule of a user returned zeros.
     for eqn, args, saved, flags in reversed(tape):
         primitive = eqn.primitive
         eqn_cts, ct_masks = cts.pop_outputs(eqn.outputs)

@@ -223,8 +223,8 @@ def save_expensive_values(
 ) -> tuple[Program, Program]:
     """The programs with residuals in place of the equations that `unknown` repeats from `known`.
 
-    If `moves`, `known` also computes all that needs no cotangents, as the coefficients of these:
-    XLA computes what `unknown` shifts or pads once for each use. The residuals are the outputs of
+    If `moves`, `known` also computes all that needs no cotangents, such as their coefficients:
+    XLA computes an array that `unknown` shifts or pads once for each use. The residuals are the outputs of
     `known` after the first `count`. XLA merges equal operations of one computation, but not of two
     loops. The programs are unchanged if all of these are cheap.
     """
@@ -256,7 +256,7 @@ def save_expensive_values(
 
 
 def is_movable(eqn: Equation, known: Mapping[Atom, Atom]) -> bool:
-    """Whether the values in `known` suffice to compute an equation, and it may be elsewhere."""
+    """Whether an equation has no effects and needs only values in `known`."""
     return not eqn.primitive.effects and all([type(a) is Literal or a in known for a in eqn.inputs])
 
 
