@@ -11,6 +11,7 @@ import jax.core
 import numpy as np
 
 from functx.core.backend import InnerJaxTrace, backend
+from functx.core.captured_elements import CapturedElements
 from functx.core.captured_state import CapturedState, state_inputs
 from functx.core.config import program_checks
 from functx.core.dead_code import dce_equations
@@ -98,6 +99,7 @@ class Builder:
         self.inputs: list[Var] = []
         self.equations: list[Equation] = []
         self.captures: dict[Any, tuple[Var, Any]] = {}
+        self.elements: dict[Atom, CapturedElements] = {}
         self.imported_views: dict[Any, Atom] | None = None
         self.layouts: dict[Any, tuple[int, ...] | None] = {}
         self.memory: dict[Any, Any] = {}
@@ -130,6 +132,7 @@ class Builder:
         """An empty builder that shares the inputs, captured values and known values of this one."""
         copy = Builder(self.name, self.kind, self.parent)
         copy.inputs, copy.captures, copy.values = self.inputs, self.captures, self.values
+        copy.elements = self.elements
         copy.differentiated, copy.in_names = self.differentiated, self.in_names
         copy.batched_inputs, copy.axis = self.batched_inputs, self.axis
         copy.carries_writes = self.carries_writes
@@ -286,10 +289,20 @@ class Builder:
 
     def capture(self, key: Hashable, value: object, aval: ShapedArray) -> Var:
         found = self.captures.get(key)
+        if found is not None and found[0] in self.elements:
+            var, array = found
+            as_captured = self.elements[var].as_captured()
+            if as_captured is not array:
+                del self.elements[var]
+                self.captures[object()] = var, as_captured
+                found = None
         if found is None:
             found = self.captures[key] = Var(aval), value
-            if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
-                self._row_major_until = None
+            if isinstance(value, np.ndarray):
+                if value.flags.writeable:
+                    self.elements[found[0]] = CapturedElements(value)
+                if not value.flags.c_contiguous:
+                    self._row_major_until = None
         return found[0]
 
     def append(self, primitive: Primitive, args: Sequence[ArrayLike]) -> Any:
@@ -366,7 +379,10 @@ class Builder:
         if self.writes and self.layout_reads and self.parent is not None:
             # The programs around lose the writes, but depend on the layouts that these saw.
             mark_layout_owners(*self.layout_reads)
-        captured = list(self.captures.values())
+        captured = [
+            (var, self.elements[var].as_captured() if var in self.elements else x)
+            for var, x in self.captures.values()
+        ]
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations
         if self.has_copies and not self.writes and not self.keeps_copies:

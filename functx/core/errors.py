@@ -525,7 +525,7 @@ class ImmutableArrayError(FunctxError, TypeError, ValueError):
 
 
 class CapturedWriteError(FunctxError, RuntimeError):
-    """A transformed function writes to a captured array.
+    """A transformed function writes to a captured array, or NumPy does after the function has used it.
 
     Smallest failing code: `functx.grad(lambda x: buffer.__setitem__(0, x))(1.0)`, where `buffer` is
     traced outside.

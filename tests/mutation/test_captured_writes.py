@@ -99,3 +99,46 @@ def test_arrays_around_a_jitted_function_can_be_written_to_elsewhere():
         assert functx.grad(assigns)(X).tolist() == [1.0, 1.0]
         assert table[0] == 5.0
     table[:] = 0.0
+
+
+def fill_again(y):
+    whole, rows = numpy.zeros(2, "float32"), numpy.zeros((3, 2), "float32")
+    for i in range(3):
+        whole[:] = i + 1
+        rows[i] = i
+        y = y * whole + rows[i] + rows.T[:, i]
+        rows[i] = 100
+    whole[:] = 1000
+    return y
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: functx.jit(f)(x),
+        lambda f, x: functx.vmap(f)(x[None])[0],
+        lambda f, x: functx.jvp(f, (x,), (x,))[0],
+        lambda f, x: functx.vjp(f, x)[0],
+        lambda f, x: functx.lax.cond(True, f, lambda y: y, x),
+        lambda f, x: functx.jit(lambda x: functx.lax.scan(lambda y, _: (f(y), None), x, None, 1)[0])(x),
+        lambda f, x: functx.jit(functx.checkpoint(f))(x),
+        lambda f, x: functx.functionalize(f)(x),
+    ],
+)
+def test_a_traced_function_has_used_the_elements_that_an_array_of_numpy_had_then(call):
+    numpy.testing.assert_array_equal(call(fill_again, X), fill_again(X))
+
+
+def test_a_large_array_that_numpy_writes_to_after_its_use_is_refused():
+    def fun(x):
+        large = numpy.zeros(10_000, "float32")
+        for i in range(2):
+            large[:] = i
+            x = x + large
+        return x
+
+    for call in (functx.jit(fun), functx.jit(functx.vmap(fun)), functx.grad(lambda x: fun(x).sum())):
+        with pytest.raises(CapturedWriteError, match="40,000 bytes.*\n.*fun: x = x"):
+            call(numpy.ones((2, 10_000), "float32"))
+    # Written to before its first use only.
+    assert functx.jit(lambda x: x + numpy.full(10_000, 2.0, "float32"))(1.0)[0] == 3.0
