@@ -61,9 +61,9 @@ def products(fun: Function) -> Callable[..., ProductTable]:
     >>> import functx, numpy
     >>> loss = lambda w, x: functx.numpy.tanh(x @ w).sum()
     >>> norms = functx.per_example_norms(loss)
-    >>> (row,) = functx.tools.products(norms)(numpy.ones((20, 30)), numpy.ones((8, 20))).sums
+    >>> (row,) = functx.tools.products(norms)(numpy.ones((200, 300)), numpy.ones((64, 200))).sums
     >>> row.shape, row.result, row.is_formed
-    ((8, 20, 30), (8,), False)
+    ((64, 200, 300), (64,), False)
     """
     check_callable(fun, "products")
 
