@@ -120,7 +120,9 @@ def fill_again(y):
         lambda f, x: functx.jvp(f, (x,), (x,))[0],
         lambda f, x: functx.vjp(f, x)[0],
         lambda f, x: functx.lax.cond(True, f, lambda y: y, x),
-        lambda f, x: functx.jit(lambda x: functx.lax.scan(lambda y, _: (f(y), None), x, None, 1)[0])(x),
+        lambda f, x: functx.jit(
+            lambda x: functx.lax.scan(lambda y, _: (f(y), None), x, None, 1)[0]
+        )(x),
         lambda f, x: functx.jit(functx.checkpoint(f))(x),
         lambda f, x: functx.functionalize(f)(x),
     ],
@@ -137,8 +139,12 @@ def test_a_large_array_that_numpy_writes_to_after_its_use_is_refused():
             x = x + large
         return x
 
-    for call in (functx.jit(fun), functx.jit(functx.vmap(fun)), functx.grad(lambda x: fun(x).sum())):
-        with pytest.raises(CapturedWriteError, match="40,000 bytes.*\n.*fun: x = x"):
+    for call in (
+        functx.jit(fun),
+        functx.jit(functx.vmap(fun)),
+        functx.grad(lambda x: fun(x).sum()),
+    ):
+        with pytest.raises(CapturedWriteError, match=r"40,000 bytes.*\n.*fun: x = x"):
             call(numpy.ones((2, 10_000), "float32"))
     # Written to before its first use only.
     assert functx.jit(lambda x: x + numpy.full(10_000, 2.0, "float32"))(1.0)[0] == 3.0
