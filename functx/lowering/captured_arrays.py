@@ -56,6 +56,8 @@ class CapturedArrays:
     def __init__(self) -> None:
         self.originals: list[Value] = []
         self.arguments: tuple[Any, ...] = ()
+        # Those that are constants of programs, by identity.
+        self.constants: dict[int, NumPyArray] = {}
         self.positions_by_key = Cache("jit", 256)
         # The arguments from here on are those of the trace before this one.
         self.num_settled = 0
@@ -95,6 +97,8 @@ class CapturedArrays:
         if isinstance(x, jax.core.Tracer):
             return x
         if becomes_constant(x):
+            if isinstance(x, np.ndarray) and not is_local:
+                self.constants[id(x)] = x
             return snapshot(x)
         for i, original in enumerate(self.originals):
             if original is not x or positions.get(id(x), i) != i:
@@ -133,6 +137,19 @@ class CapturedArrays:
                     "jit: a `Ref` must not be both an argument and captured by a function that writes to "
                     f"one; got one of {aval_of(x)!r}",
                     fix="Use the argument inside the function.",
+                )
+
+    def check_not_written(self, written: Values) -> None:
+        """Raise ArgumentError if an argument that a call writes to shares memory with a captured array."""
+        captured = [
+            x for x in (*self.originals, *self.constants.values()) if isinstance(x, np.ndarray)
+        ]
+        for x in written:
+            if isinstance(x, np.ndarray) and any([np.may_share_memory(x, y) for y in captured]):
+                raise ArgumentError(
+                    "jit: a function must not write to an argument that shares memory with an array around "
+                    f"the function; got one of {aval_of(x)!r}",
+                    fix="Use the argument inside the function, or pass a copy.",
                 )
 
     def position_of_state(self, state: Value) -> int:

@@ -307,6 +307,7 @@ class JittedFunction:
         self.captured.check_not_passed((args, kwargs))
         passed = keep_weak(args, kwargs)
         out, new = self.dispatch(hidden, *passed[0], **passed[1])
+        self.captured.check_not_written([leaves[i] for i in new if i >= 0])
         write_back_call(leaves, hidden[0], new)
         return out
 

@@ -7,7 +7,7 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx.core.errors import CapturedWriteError
+from functx.core.errors import ArgumentError, CapturedWriteError
 
 X = numpy.ones(2, "float32")
 table = numpy.zeros(2, "float32")
@@ -148,3 +148,21 @@ def test_a_large_array_that_numpy_writes_to_after_its_use_is_refused():
             call(numpy.ones((2, 10_000), "float32"))
     # Written to before its first use only.
     assert functx.jit(lambda x: x + numpy.full(10_000, 2.0, "float32"))(1.0)[0] == 3.0
+
+
+@pytest.mark.parametrize("size", [2, 5000])
+def test_a_jitted_function_is_refused_an_argument_that_it_writes_to_and_has_captured(size):
+    x = numpy.ones(size, "float32")
+
+    def add_to(y):
+        y += 1
+        return x + y
+
+    jitted = functx.jit(add_to)
+    for argument in (x, x[::-1]):
+        with pytest.raises(ArgumentError, match="shares memory with an array around the function"):
+            jitted(argument)
+    assert jitted(numpy.ones(size, "float32"))[0] == 3.0
+    with pytest.raises(ArgumentError, match="shares memory with an array around the function"):
+        jitted(x)
+    assert x[0] == 1.0
