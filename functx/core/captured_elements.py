@@ -10,6 +10,7 @@ from functx.core.typing import NumPyArray
 _LARGEST_COPY = 1 << 14
 """The most bytes of an array that is copied when it is captured."""
 _SAMPLES = 64
+"""About so many elements of a larger array are copied, at equal distances."""
 
 
 class CapturedElements:

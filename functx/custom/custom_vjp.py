@@ -350,11 +350,12 @@ class CustomVJP(CustomDerivativeCall, HasUserVJP):
         out_cts = ops.inexact_cotangents(cts, self.primal.out_avals)
         in_cts = apply_program(backward, [*out_cts, *residuals])
         # A cotangent of zero, which may be None in the rule, ends the derivative there.
-        producers: dict[Atom, Equation] = {v: e for e in backward.equations for v in e.outputs}
-        is_zero = [is_zero_array(a, producers) for a in backward.outputs]
         if all(ct is None for ct in cts):
             has_constant = cached_rewrite(ConstantTerms(len(out_cts)), backward)
             is_zero = [not on for on in has_constant]
+        else:
+            producers: dict[Atom, Equation] = {v: e for e in backward.equations for v in e.outputs}
+            is_zero = [is_zero_array(a, producers) for a in backward.outputs]
         found = [None if zero else ct for ct, zero in zip(in_cts, is_zero, strict=True)]
         return scatter_where(found, active)
 

@@ -56,7 +56,7 @@ class CapturedArrays:
     def __init__(self) -> None:
         self.originals: list[Value] = []
         self.arguments: tuple[Any, ...] = ()
-        # Those that are constants of programs, by identity.
+        # The captured NumPy arrays that are constants of compiled programs, by identity.
         self.constants: dict[int, NumPyArray] = {}
         self.positions_by_key = Cache("jit", 256)
         # The arguments from here on are those of the trace before this one.

@@ -236,16 +236,16 @@ class Indexer:
     def after_strides(self) -> Indexer:
         """The indexer of the array that is already sliced along the strided axes."""
         shape = tuple([len(range(*bounds)) for bounds in self.stride_bounds()])
-        entries = [
-            entry
-            if not isinstance(entry, SliceIndex | ScalarIndex)
-            or entry.axis not in self.strided_bounds
-            else SliceIndex(entry.axis, 0, entry.size, entry.step // abs(entry.step))
-            if type(entry) is SliceIndex
-            else ScalarIndex(entry.axis, 0)
-            for entry in self.entries
-        ]
+        entries = [self._entry_of_slice(entry) for entry in self.entries]
         return Indexer(shape, entries, self.mode)
+
+    def _entry_of_slice(self, entry: IndexEntry) -> IndexEntry:
+        """The entry for the array that is already sliced along the strided axes."""
+        if not isinstance(entry, SliceIndex | ScalarIndex) or entry.axis not in self.strided_bounds:
+            return entry
+        if isinstance(entry, ScalarIndex):
+            return ScalarIndex(entry.axis, 0)
+        return SliceIndex(entry.axis, 0, entry.size, entry.step // abs(entry.step))
 
     def gather(self, x: Value) -> Value:
         """The windows of `x`, one for each element of the index arrays."""

@@ -325,6 +325,8 @@ class ReduceWindowSum(WindowReduction, Linear):
 class WindowExtremum(WindowReduction, abstract=True):
     """The largest or smallest element in each window; the first of elements that tie has the derivative."""
 
+    direction: ClassVar[str]
+    """The comparison by which an element replaces another."""
     rounding = EXACT
     samples = (
         sample(f32[3, 4], distinct=True, **_PLAIN),
@@ -356,22 +358,16 @@ class WindowExtremum(WindowReduction, abstract=True):
         """The operation that gives the index of the extremum in each window."""
         raise NotImplementedError
 
-    def reduce_extremum(
-        self,
-        ctx: LoweringContext,
-        x: IRValue,
-        operation: Callable[..., ir.OpView],
-        direction: str,
-        start: complex,
-    ) -> IRValue:
-        """The extremum of each window by an operation class; `direction` is the comparison by which it is better."""
-        if not ops.may_leave_out_nans(ctx):
-            return self.reduce(ctx, x, operation, start)
+    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
         scalar = ShapedArray((), ctx.avals_in[0].dtype)
+        is_max = self.direction == "GT"
+        start = ops.lowest(scalar.dtype) if is_max else ops.highest(scalar.dtype)
+        if not ops.may_leave_out_nans(ctx):
+            return self.reduce(ctx, x, stablehlo.MaxOp if is_max else stablehlo.MinOp, start)
 
         def combine(pair: Sequence[IRValue]) -> list[IRValue]:
             a, b = pair
-            is_first = ctx.compare(a, b, direction, scalar)
+            is_first = ctx.compare(a, b, self.direction, scalar)
             is_first = stablehlo.or_(is_first, ctx.compare(a, a, "NE", scalar))
             return [stablehlo.select(is_first, a, b)]
 
@@ -381,25 +377,19 @@ class WindowExtremum(WindowReduction, abstract=True):
 class ReduceWindowMax(WindowExtremum):
     """The largest element in each window, nan if there is one; padding lies below all."""
 
+    direction = "GT"
+
     def argument_primitive(self) -> Primitive:
         return ReduceWindowArgmax(*self.window)
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return self.reduce_extremum(
-            ctx, x, stablehlo.MaxOp, "GT", ops.lowest(ctx.avals_in[0].dtype)
-        )
 
 
 class ReduceWindowMin(WindowExtremum):
     """The smallest element in each window, nan if there is one; padding lies above all."""
 
+    direction = "LT"
+
     def argument_primitive(self) -> Primitive:
         return ReduceWindowArgmin(*self.window)
-
-    def lower(self, ctx: LoweringContext, x: IRValue) -> IRValue:
-        return self.reduce_extremum(
-            ctx, x, stablehlo.MinOp, "LT", ops.highest(ctx.avals_in[0].dtype)
-        )
 
 
 class WindowArgExtremum(WindowReduction, abstract=True):

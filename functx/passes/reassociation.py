@@ -211,8 +211,8 @@ CALL_PRIMITIVES = frozenset({"call", "checkpoint", "scan"})
 class ReassociationThresholds(Record):
     """The least sizes for another order: of products in elements, and of the speedup.
 
-    `scaling_cost` is what it costs to compile and to start the kernels that scale a squared factor,
-    in operations of a matrix product.
+    `scaling_cost` is the cost of compiling and starting the kernels that scale a squared factor, in
+    operations of a matrix product.
     """
 
     min_elements: int
